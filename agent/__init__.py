@@ -1,0 +1,1 @@
+"""The optimization loop: graph, proposers, budget, journal and run store."""

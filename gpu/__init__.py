@@ -1,0 +1,1 @@
+"""What a GPU is: device specs, the virtual GPU, traces, counters and the timing model."""

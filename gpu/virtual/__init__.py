@@ -1,0 +1,1 @@
+"""The virtual GPU: the real compilers' output, executed on the CPU."""

@@ -1,0 +1,1 @@
+"""What a language model reads: templates and the optimization playbook as data."""
