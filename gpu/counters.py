@@ -9,9 +9,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 InstructionClass = Literal[
-    "fp32", "fp64", "fp16", "int", "sfu", "convert", "compare", "select", "move", "control",
-    "global_load", "global_store", "shared_load", "shared_store", "local", "param",
-    "atomic", "cp_async", "ldmatrix", "mma", "shuffle", "vote", "barrier", "other",
+    "fp32",
+    "fp64",
+    "fp16",
+    "int",
+    "sfu",
+    "convert",
+    "compare",
+    "select",
+    "move",
+    "control",
+    "global_load",
+    "global_store",
+    "shared_load",
+    "shared_store",
+    "local",
+    "param",
+    "atomic",
+    "cp_async",
+    "ldmatrix",
+    "mma",
+    "shuffle",
+    "vote",
+    "barrier",
+    "other",
 ]
 
 LINE_LOG = np.dtype(
