@@ -5,10 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
-
-type Scalar = None | bool | int | float | str
-type Json = Scalar | list["Json"] | dict[str, "Json"]
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 
 class Model(BaseModel):
@@ -36,7 +33,7 @@ class Workload(Model):
     """One input case of a target."""
 
     name: str
-    params: dict[str, Json] = {}
+    params: dict[str, JsonValue] = {}
     """Keyword arguments of `make_inputs`."""
     law: str = "as_given"
     """How float tensors are filled: `as_given`, `normal`, `heavy_tail`, …"""

@@ -1,0 +1,99 @@
+"""What is known about one entry call after its trace was replayed: the timing model's whole input.
+
+Plain data that travels as JSON between the device process and the judge.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from kopt.gpu.counters import Finding, LaunchCounters
+
+
+@dataclass(frozen=True)
+class CompiledFacts:
+    """Read from the cubin that ptxas made of the PTX. Provenance `compiled`."""
+
+    registers: int
+    """Per thread."""
+    spill_store_bytes: int
+    spill_load_bytes: int
+    """Per thread, static."""
+    static_shared_bytes: int
+    dynamic_shared_bytes: int
+    ctas_per_sm: int
+    limiter: Literal["registers", "shared_memory", "warps", "ctas"]
+    occupancy: float
+    """Theoretical: resident warps over the SM's maximum, 0 to 1."""
+    sass: dict[str, int]
+    """Static SASS instructions by class: `ffma`, `hmma`, `imma`, `ldg`, `stg`, `lds`, `sts`, `mufu`, …"""
+
+
+@dataclass(frozen=True)
+class CacheTraffic:
+    """Which level served the requests of one launch. Bytes, provenance `derived`."""
+
+    l1_requested_bytes: int
+    """Sectors requested from L1 × 32."""
+    l1_hit_bytes: int
+    l2_read_bytes: int
+    l2_write_bytes: int
+    l2_hit_bytes: int
+    dram_read_bytes: int
+    dram_write_bytes: int
+    compulsory_read_bytes: int
+    """Distinct bytes (by sector) that the launch read."""
+    compulsory_write_bytes: int
+    coverage: float
+    """Share of the grid's CTAs whose accesses were seen."""
+
+
+@dataclass(frozen=True)
+class LaunchFacts:
+    """One kernel launch."""
+
+    ordinal: int
+    """Position among the call's launches and operators."""
+    kernel: str
+    key: str
+    """`Kernel.key` in the trace."""
+    grid: tuple[int, int, int]
+    threads_per_cta: int
+    counters: LaunchCounters
+    compiled: CompiledFacts
+    traffic: CacheTraffic
+    host_line: str = ""
+
+
+@dataclass(frozen=True)
+class OperatorFacts:
+    """One PyTorch operator that launches no kernel of ours."""
+
+    ordinal: int
+    name: str
+    dtype: str
+    read_bytes: int
+    write_bytes: int
+    flops: int
+    output_shape: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class CallFacts:
+    """One entry call."""
+
+    gpu: str
+    launches: tuple[LaunchFacts, ...]
+    operators: tuple[OperatorFacts, ...]
+    host_copy_bytes: int
+    """Copied from the host after the inputs."""
+    device_read_bytes: int
+    synchronisations: int
+    peak_bytes: int
+    """Device memory, inputs included."""
+    findings: tuple[Finding, ...] = ()
+    mutated_inputs: tuple[int, ...] = ()
+    """Positions of inputs whose bytes changed."""
+    input_bytes: int = 0
+    output_bytes: int = 0
