@@ -27,7 +27,7 @@ class CompiledFacts:
     occupancy: float
     """Theoretical: resident warps over the SM's maximum, 0 to 1."""
     sass: dict[str, int]
-    """Static SASS instructions by class: `ffma`, `hmma`, `imma`, `ldg`, `stg`, `lds`, `sts`, `mufu`, …"""
+    """Static SASS instructions by class, e.g. `ffma`, `hmma`, `imma`, `ldg`, `stg`, `lds`, `mufu`."""
 
 
 @dataclass(frozen=True)
