@@ -1,0 +1,1 @@
+"""Benchmarks behind the figures in the documentation: `make bench`."""
