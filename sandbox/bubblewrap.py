@@ -12,7 +12,7 @@ import shutil
 from pathlib import Path
 
 from kopt.sandbox import containment
-from kopt.sandbox.view import NEW_ROOT
+from kopt.sandbox.view import DEVICES, NEW_ROOT
 
 INSTALL = "install it: apt-get install bubblewrap"
 
@@ -48,7 +48,10 @@ class Bubblewrap:
             *("--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts"),
             *("--unshare-cgroup-try", "--hostname", "kopt"),
             *("--ro-bind", "/", "/"),
-            *("--dev", "/dev", "--dir", str(NEW_ROOT), "--proc", "/proc"),
+            # Not `--dev`: for its terminals bwrap would end in a second user namespace, whose
+            # processes have no say over the first one's.
+            *("--tmpfs", "/dev", "--dir", str(NEW_ROOT), "--proc", "/proc"),
+            *(word for device in DEVICES for word in ("--dev-bind", str(device), str(device))),
             *("--bind", str(root), str(root)),
             *(word for name in capabilities for word in ("--cap-add", name)),
             *("--chdir", "/", "--"),

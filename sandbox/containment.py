@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import pwd
+import secrets
 import stat
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from kopt.sandbox import cgroup, landlock, seccomp
+
+_UNASSIGNED = range(60578, 61184)
+"""User ids that nobody hands out: https://systemd.io/UIDS-GIDS"""
 
 
 @dataclass(frozen=True)
@@ -69,8 +73,9 @@ class Containment:
         confined = self.namespaces or self.uid is not None
         if not (confined or self.landlock >= landlock.ABI_SIGNALS):
             said.append("a job can signal other processes of this user")
-        if not (self.namespaces or self.cgroup or self.uid is not None):
-            said.append("a process that detaches and outlives its supervisor's death is not found")
+        held = self.cgroup or self.seccomp or self.landlock >= landlock.ABI_SIGNALS
+        if not (confined or held):
+            said.append("a job can kill its supervisor and leave processes behind")
         if os.geteuid() == 0 and self.uid is None and not self.cgroup:
             said.append("the number of processes is watched, not bounded by the kernel")
         return tuple(said)
@@ -123,7 +128,7 @@ def unused_uid() -> int | None:
     """A user id that is mapped here, has no account and runs nothing."""
     mapped = [line.split() for line in Path("/proc/self/uid_map").read_text().splitlines()]
     running = {entry.stat().st_uid for entry in _processes()}
-    for uid in range(61184 + os.getpid() % 1000, 65519):  # above systemd's dynamic users' start
+    for uid in secrets.SystemRandom().sample(_UNASSIGNED, len(_UNASSIGNED)):
         if uid in running or not any(int(a) <= uid < int(a) + int(n) for a, _, n in mapped):
             continue
         try:

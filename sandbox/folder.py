@@ -13,7 +13,7 @@ from kopt.gpu.trace import Json
 _MAX_DEPTH = 12
 _MAX_ENTRIES = 100_000
 _MAX_NAMED = 20
-_MAX_ANSWER_BYTES = 64 << 20
+_MAX_ANSWER_BYTES = 16 << 20
 _MAX_STAGE_BYTES = 64
 
 
@@ -24,6 +24,9 @@ def clean(folder: Path, owner: int | None = None) -> tuple[str, ...]:
     or is too much to look through. With `owner` everything is given to that user.
     """
     removed: list[str] = []
+    folder.chmod(0o755)
+    if owner is not None:
+        os.chown(folder, owner, -1)
     waiting = [(folder, 0)]
     seen = 0
     while waiting:

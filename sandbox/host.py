@@ -39,6 +39,8 @@ def execute(functions: Mapping[str, Function], request: Request) -> None:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):
                 stream.flush()
+    except BaseException:
+        traceback.print_exc()  # no answer could be written; the job's output says why
     finally:
         os._exit(code)
 

@@ -66,17 +66,19 @@ class WarmSandbox:
 
     def __init__(self, backend: Backend, root: Path, settings: Settings) -> None:
         self.name = backend.name
-        self._backend = backend
-        self._root = Path(os.path.realpath(root))
+        self.backend = backend
+        self.root = Path(os.path.realpath(root))
         self._settings = settings
         self._lock = threading.Lock()
         self._worker: Worker | None = None
         self._readable = (*view.interpreter_paths(settings.search_path), *settings.readable)
         self._means: Containment | None = None
+        self.starts = 0
+        """How many workers it has started; more than one: some died."""
 
     def probe(self) -> str | None:
         """Why this backend does not work here, found by running it; None if it works."""
-        problem = self._backend.unavailable()
+        problem = self.backend.unavailable()
         if problem:
             return problem
         trial = dataclasses.replace(
@@ -84,8 +86,8 @@ class WarmSandbox:
         )
         try:
             with (
-                tempfile.TemporaryDirectory(prefix="probe-", dir=self._root) as scratch,
-                WarmSandbox(self._backend, self._root, trial) as sandbox,
+                tempfile.TemporaryDirectory(prefix="probe-", dir=self.root) as scratch,
+                WarmSandbox(self.backend, self.root, trial) as sandbox,
             ):
                 return probe.examine(sandbox, Path(scratch), sandbox.containment())
         except (EnvironmentLacks, OSError) as error:
@@ -94,7 +96,7 @@ class WarmSandbox:
     def containment(self) -> Containment:
         """The means it uses, decided once."""
         if self._means is None:
-            self._means = self._backend.containment((*self._readable, self._root))
+            self._means = self.backend.containment((*self._readable, self.root))
         return self._means
 
     def isolation(self) -> tuple[str, ...]:
@@ -151,14 +153,15 @@ class WarmSandbox:
                 search_path=tuple(str(path) for path in self._settings.search_path),
                 containment=self.containment(),
                 readable=tuple(str(path) for path in self._readable),
-                hidden=(str(self._root),),
+                hidden=(str(self.root),),
                 protected=(-1, os.getpid(), -os.getpgrp()),
             )
             self._worker = Worker(
                 boot,
-                lambda python: self._backend.command(python, self._root),
+                lambda python: self.backend.command(python, self.root),
                 secrets.token_hex(16),
             )
+            self.starts += 1
             atexit.register(self._stop)
         return self._worker
 
@@ -173,8 +176,8 @@ class WarmSandbox:
         folder = Path(os.path.realpath(job.folder))
         cache = Path(os.path.realpath(job.cache)) if job.cache else None
         for path in (folder, cache):
-            if path is not None and (path == self._root or not path.is_relative_to(self._root)):
-                raise ValueError(f"{path} is not below the sandbox's root {self._root}")
+            if path is not None and (path == self.root or not path.is_relative_to(self.root)):
+                raise ValueError(f"{path} is not below the sandbox's root {self.root}")
         return dataclasses.replace(job, folder=folder, cache=cache)
 
     def _prepare(self, job: Job) -> tuple[int, int]:
@@ -219,6 +222,7 @@ class WarmSandbox:
     ) -> Outcome:
         job = request.job
         if report.how in ("setup", "killed"):
+            self._stop()
             raise EnvironmentLacks(
                 f"the {self.name} sandbox cannot set up a job: {report.detail or report.how}",
                 "try another backend: --sandbox local",

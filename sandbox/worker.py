@@ -67,6 +67,7 @@ class Worker:
             socket.send_fds(self._control, [request.to_json()], [drain.writer])
         except (BrokenPipeError, ConnectionResetError) as error:
             raise WorkerDied from error
+        self._receive()  # it has the job; from here on the job may be what takes it down
         drain.close_writer()
         deadline = time.monotonic() + request.job.limits.wall_s + _LATE_S
         poll = select.poll()

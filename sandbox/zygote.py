@@ -54,6 +54,7 @@ def main() -> None:
         if not descriptors:
             continue  # a late "kill" for a job that has just ended
         request = Request.from_json(message)
+        control.send(b"begun")
         report = _Supervision(boot, request, control, baseline).run(functions, descriptors[0])
         try:
             control.send(report.to_json())
@@ -93,10 +94,14 @@ class _Supervision:
                 return Report("setup", None, 0.0, detail="the control group cannot be made")
         started = time.monotonic()
         report_r, report_w = os.pipe()
-        self.child = self._fork(functions, output, report_w)
+        try:
+            self._fork(functions, output, report_w)
+            how = ""
+        except OSError as error:
+            how, self.detail = "setup", str(error)
         os.close(output)
         os.close(report_w)
-        how = self._watch(report_r, started)
+        how = how or self._watch(report_r, started)
         wall_s = time.monotonic() - started
         survivors = self._kill_all()
         said = _read_all(report_r)
@@ -109,22 +114,21 @@ class _Supervision:
         oom = watch.oom_kills() > kills_before
         return Report(how, status, wall_s, self.peak, self.detail, oom, survivors)
 
-    def _fork(self, functions: Mapping[str, keeper.Function], output: int, report: int) -> int:
+    def _fork(self, functions: Mapping[str, keeper.Function], output: int, report: int) -> None:
         """Fork the keeper, into a PID namespace of its own where there are namespaces."""
         if not self.boot.containment.namespaces:
-            child = os.fork()
+            self.child = os.fork()
         else:
             own = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
             linux.unshare(linux.CLONE_NEWPID)
-            child = os.fork()
-            if child != 0:
+            self.child = os.fork()
+            if self.child != 0:
                 linux.setns(own, linux.CLONE_NEWPID)
             os.close(own)
-        if child == 0:
+        if self.child == 0:
             keeper.keep(
                 self.boot, self.request, functions, output=output, report=report, group=self.group
             )
-        return child
 
     def _watch(self, report: int, started: float) -> str:
         """Wait until the keeper is gone or a limit is passed; say which."""

@@ -1,0 +1,64 @@
+"""A running sandbox for each backend, shared by a module's tests."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from kopt.gpu.trace import Json
+from kopt.sandbox import bubblewrap
+from kopt.sandbox.local import Local
+from kopt.sandbox.protocol import Job, Limits, Outcome
+from kopt.sandbox.warm import Backend, Settings, WarmSandbox
+
+HERE = Path(__file__).parent
+RunFile = Callable[..., tuple[Outcome, Path]]
+
+
+def _backends() -> dict[str, Backend]:
+    """Every way to run jobs on this machine, by a name for test ids."""
+    names = ("bubblewrap", "bubblewrap-user-namespace")
+    return {"local": Local(), **dict(zip(names, bubblewrap.variants(), strict=False))}
+
+
+@pytest.fixture(scope="session")
+def quick() -> Settings:
+    """A worker that imports nothing, so that it starts at once, and runs the tests' functions."""
+    return Settings(functions="hostile_functions:FUNCTIONS", preload=(), search_path=(HERE,))
+
+
+@pytest.fixture(scope="module", params=list(_backends()))
+def sandbox(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, quick: Settings
+) -> Iterator[WarmSandbox]:
+    """A started sandbox; its tests are skipped, with the reason, where it does not work."""
+    backend = _backends()[request.param]
+    found = WarmSandbox(backend, tmp_path_factory.mktemp("root"), quick)
+    problem = found.probe()
+    if problem is not None:
+        pytest.skip(problem)
+    with found:
+        yield found
+
+
+_number = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def run_file() -> RunFile:
+    """Runs `entry` of a file in a fresh folder; gives the outcome and the folder."""
+
+    def run(
+        sandbox: WarmSandbox, file: Path, limits: Limits | None = None, **request: Json
+    ) -> tuple[Outcome, Path]:
+        folder = sandbox.root / f"job{next(_number)}"
+        folder.mkdir()
+        (folder / "job.json").write_text(json.dumps({"file": str(file), **request}))
+        job = Job(folder, "call", limits or Limits(), readable=(file,))
+        return sandbox.run(job), folder
+
+    return run
