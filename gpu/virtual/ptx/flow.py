@@ -1,0 +1,242 @@
+"""Control flow of a PTX entry: blocks, which registers are uniform in a warp, which are live."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from kopt.gpu.errors import Unsupported
+from kopt.gpu.virtual.ptx.parse import (
+    Address,
+    Entry,
+    Imm,
+    Instruction,
+    Operand,
+    Reg,
+    Symbol,
+    Vector,
+)
+
+NO_DESTINATION = {
+    "st", "bra", "bar", "barrier", "ret", "exit", "red", "membar", "fence", "cp", "trap",
+    "prefetch", "prefetchu", "nanosleep", "griddepcontrol", "discard", "applypriority", "brkpt",
+    "pmevent",
+}  # fmt: skip
+"""First parts of opcodes whose operands are all sources."""
+
+LANE_VARYING = {"shfl", "ldmatrix", "mma", "wmma", "atom", "match", "activemask", "elect", "vote"}
+"""Opcodes whose result may differ between lanes whatever their operands are. (`vote` results are
+uniform in a converged warp only, `atom` results never.)"""
+
+UNIFORM_SPECIALS = ("%ctaid", "%nctaid", "%ntid", "%nwarpid", "%gridid", "%smid", "%warpid")
+
+
+@dataclass
+class Block:
+    """Straight-line code. A barrier ends its block: the warp is resumed at the next one."""
+
+    index: int
+    instructions: list[Instruction] = field(default_factory=list)
+    successors: list[int] = field(default_factory=list)
+    ends_in_barrier: bool = False
+
+
+@dataclass(frozen=True)
+class Flow:
+    """The analysed entry."""
+
+    blocks: list[Block]
+    uniform: frozenset[str]
+    """Registers that hold one value for the whole warp."""
+    live_in: list[frozenset[str]]
+    """Registers live at the start of each block."""
+    divergent: bool
+    """Some branch may split a warp: the code needs execution masks."""
+
+
+def destinations(instruction: Instruction) -> list[Reg]:
+    """Registers that the instruction writes."""
+    parts = instruction.parts
+    if parts[0] in NO_DESTINATION and not instruction.opcode.startswith(
+        ("bar.red", "barrier.cta.red")
+    ):
+        return []
+    operands = list(instruction.operands)
+    first = [operands[0]] if operands else []
+    if parts[0] in {"setp", "shfl"} and len(operands) == (5 if parts[0] == "setp" else 6):
+        first = operands[:2]
+    if parts[0] == "setp" and len(operands) == 4 and not _has_boolean(parts):
+        first = operands[:2]
+    if parts[0] == "shfl" and len(operands) == 6:
+        first = operands[:2]
+    found: list[Reg] = []
+    for operand in first:
+        found.extend(_registers(operand))
+    return found
+
+
+def _has_boolean(parts: tuple[str, ...]) -> bool:
+    return any(p in {"and", "or", "xor"} for p in parts[1:])
+
+
+def sources(instruction: Instruction) -> list[Reg]:
+    """Registers that the instruction reads, its guard and address bases included."""
+    written = destinations(instruction)
+    skip = 0
+    seen = 0
+    for operand in instruction.operands:
+        if seen >= len(written):
+            break
+        seen += len(_registers(operand)) or 1
+        skip += 1
+    if not written:
+        skip = 0
+    found: list[Reg] = [instruction.guard] if instruction.guard else []
+    for operand in instruction.operands[skip:]:
+        found.extend(_registers(operand))
+    if instruction.guard and written:
+        found.extend(written)
+    return found
+
+
+def _registers(operand: Operand) -> list[Reg]:
+    if isinstance(operand, Reg):
+        return [operand]
+    if isinstance(operand, Address) and isinstance(operand.base, Reg):
+        return [operand.base]
+    if isinstance(operand, Vector):
+        return [r for item in operand.items for r in _registers(item)]
+    return []
+
+
+def is_barrier(instruction: Instruction) -> bool:
+    """A CTA-wide barrier at which a warp must wait for others."""
+    return instruction.parts[0] in {"bar", "barrier"} and instruction.parts[1] != "warp"
+
+
+def analyse(entry: Entry) -> Flow:
+    """Blocks, uniformity and liveness of an entry."""
+    blocks = _blocks(entry)
+    uniform, divergent = _uniform(entry, blocks)
+    return Flow(blocks, uniform, _live(blocks), divergent)
+
+
+def _blocks(entry: Entry) -> list[Block]:
+    targets = {
+        operand.name
+        for item in entry.body
+        if isinstance(item, Instruction) and item.parts[0] == "bra"
+        for operand in item.operands
+        if isinstance(operand, Symbol)
+    }
+    blocks = [Block(0)]
+    labels: dict[str, int] = {}
+
+    def start() -> None:
+        if blocks[-1].instructions:
+            blocks.append(Block(len(blocks)))
+
+    for item in entry.body:
+        if isinstance(item, str):
+            if item in targets:
+                start()
+            labels[item] = blocks[-1].index
+            continue
+        blocks[-1].instructions.append(item)
+        if item.parts[0] in {"bra", "ret", "exit", "trap"} or is_barrier(item):
+            blocks[-1].ends_in_barrier = is_barrier(item)
+            blocks.append(Block(len(blocks)))
+    if not blocks[-1].instructions and not any(n == blocks[-1].index for n in labels.values()):
+        blocks.pop()
+    for block in blocks:
+        last = block.instructions[-1] if block.instructions else None
+        following = [block.index + 1] if block.index + 1 < len(blocks) else []
+        if last is not None and last.parts[0] == "bra":
+            target = last.operands[0]
+            if not isinstance(target, Symbol) or target.name not in labels:
+                raise Unsupported(f"PTX branch to {target}")
+            block.successors = [labels[target.name], *(following if last.guard else [])]
+        elif last is not None and last.parts[0] in {"ret", "exit", "trap"}:
+            block.successors = following if last.guard else []
+        else:
+            block.successors = following
+    return blocks
+
+
+def _uniform(entry: Entry, blocks: list[Block]) -> tuple[frozenset[str], bool]:
+    varying: set[str] = set()
+    changed = True
+    while changed:
+        changed = False
+        for block in blocks:
+            for instruction in block.instructions:
+                if _varies(instruction, varying):
+                    for register in destinations(instruction):
+                        if register.name not in varying:
+                            varying.add(register.name)
+                            changed = True
+    divergent = any(
+        block.instructions
+        and block.instructions[-1].guard is not None
+        and block.instructions[-1].parts[0] in {"bra", "ret", "exit", "trap"}
+        and block.instructions[-1].guard.name in varying
+        for block in blocks
+    )
+    everything = set(entry.registers)
+    if divergent:
+        # Under masks only what the first block alone defines is the same for all lanes for good.
+        for block in blocks[1:]:
+            for instruction in block.instructions:
+                varying.update(r.name for r in destinations(instruction))
+        if any(0 in block.successors for block in blocks):
+            varying = everything
+        else:
+            varying |= _depends(blocks[0], varying)
+    return frozenset(everything - varying), divergent
+
+
+def _depends(block: Block, varying: set[str]) -> set[str]:
+    grown = set(varying)
+    for instruction in block.instructions:
+        if any(r.name in grown for r in sources(instruction)):
+            grown.update(r.name for r in destinations(instruction))
+    return grown
+
+
+def _varies(instruction: Instruction, varying: set[str]) -> bool:
+    if instruction.parts[0] in LANE_VARYING:
+        return True
+    for operand in instruction.operands:
+        name = getattr(operand, "name", "")
+        if isinstance(operand, Symbol | Imm | Reg):
+            continue
+        if name.startswith("%") and not name.startswith(UNIFORM_SPECIALS):
+            return True
+    if instruction.parts[:2] == ("ld", "local"):
+        return True
+    return any(r.name in varying for r in sources(instruction))
+
+
+def _live(blocks: list[Block]) -> list[frozenset[str]]:
+    use: list[set[str]] = []
+    define: list[set[str]] = []
+    for block in blocks:
+        used: set[str] = set()
+        defined: set[str] = set()
+        for instruction in block.instructions:
+            used.update(r.name for r in sources(instruction) if r.name not in defined)
+            defined.update(r.name for r in destinations(instruction))
+        use.append(used)
+        define.append(defined)
+    live = [frozenset[str]() for _ in blocks]
+    changed = True
+    while changed:
+        changed = False
+        for block in reversed(blocks):
+            out: set[str] = set()
+            for successor in block.successors:
+                out |= live[successor]
+            new = frozenset(use[block.index] | (out - define[block.index]))
+            if new != live[block.index]:
+                live[block.index] = new
+                changed = True
+    return live
