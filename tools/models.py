@@ -258,6 +258,24 @@ class Guidance(Model):
     conditions: str = ""
 
 
+class Evaluation(Model):
+    """What the judge found out about a candidate, or about the target itself.
+
+    The tables have one row per workload, in the target's order; they are empty where the verdict
+    is not `pass`, and `comparisons` for the target itself.
+    """
+
+    candidate: str
+    """Its id; `baseline` for the target itself."""
+    full: bool
+    """True: every law and held-out shape was judged; False: the quick check of the search."""
+    verdict: Verdict
+    measurements: tuple[Measurement, ...] = ()
+    comparisons: tuple[Comparison, ...] = ()
+    diagnoses: tuple[Diagnosis, ...] = ()
+    profiles: tuple[Profile, ...] = ()
+
+
 class RunStatus(StrEnum):
     """How a run ended. `improved` is measured; `predicted_improved` is not."""
 
