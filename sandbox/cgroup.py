@@ -67,6 +67,19 @@ def create(name: str, tasks: int) -> Group | None:
     return None
 
 
+def end_all(prefix: str) -> None:
+    """Kill and remove the groups that a dead worker left, whose names begin with `prefix`."""
+    for parent in _parents():
+        for path in parent.glob(f"{prefix}*"):
+            group = Group(path)
+            for _ in range(1000):
+                group.kill()
+                if not group.members():
+                    break
+                time.sleep(0.002)
+            group.remove()
+
+
 def available() -> bool:
     """Whether a group can be made here, found by making one."""
     group = create(f"kopt-probe-{os.getpid()}", 64)

@@ -122,11 +122,16 @@ def read_bounded(path: Path, most: int) -> bytes | None:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return None
-    with os.fdopen(descriptor, "rb") as file:
+    try:
         info = os.fstat(descriptor)
         if not stat.S_ISREG(info.st_mode) or info.st_size > most:
             return None
-        return file.read(most)
+        data = bytearray()
+        while chunk := os.read(descriptor, most + 1 - len(data)):
+            data += chunk
+        return bytes(data)
+    finally:
+        os.close(descriptor)
 
 
 def _entries(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:

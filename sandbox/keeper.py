@@ -23,7 +23,7 @@ Function = Callable[[Path, dict[str, Json]], dict[str, Json]]
 PRIVATE = ".private"
 """Folder in the job's folder for its home, temporary files and cache; deleted with the job."""
 _STATUS = struct.Struct("=ci")
-_SHM_BYTES = 256 << 20
+_MEMORY_FILES_BYTES = 256 << 20
 
 
 def keep(
@@ -47,7 +47,7 @@ def keep(
         supervisors = (*boot.protected, os.getppid(), -os.getpgrp(), os.getpid())
         if boot.containment.namespaces:
             linux.unshare(linux.CLONE_NEWNS | linux.CLONE_NEWIPC)
-            mount(_view(boot, request), NEW_ROOT, shm_bytes=_SHM_BYTES)
+            mount(_view(boot, request), NEW_ROOT, memory_files_bytes=_MEMORY_FILES_BYTES)
         else:
             linux.adopt_orphans()
         linux.set_dumpable(False)

@@ -15,11 +15,11 @@ from kopt.sandbox.protocol import Job, Limits, OutcomeStatus, Sandbox
 
 def look(folder: Path, request: dict[str, Json]) -> dict[str, Json]:
     """Runs inside the job: what it can do to the world outside."""
-    (folder / "mine").write_text("written")
     secret, address = Path(str(request["secret"])), ("127.0.0.1", int(str(request["port"])))
+    (folder / "mine").write_text("written")
+    _can((secret.parent / "new").touch)
     return {
         "reads": _can(secret.read_bytes),
-        "writes": _can(lambda: (secret.parent / "new").touch()),
         "connects": _can(lambda: socket.create_connection(address, timeout=2)),
         "pids": _visible_processes(),
         "uid": os.getuid(),
@@ -57,7 +57,7 @@ def examine(sandbox: Sandbox, scratch: Path, means: Containment) -> str | None:
     seen = outcome.answer
     if not (folder / "mine").exists():
         return "a trial job's files do not arrive"
-    if (means.namespaces or means.landlock) and (seen["reads"] or seen["writes"]):
+    if (means.namespaces or means.landlock) and (seen["reads"] or (scratch / "new").exists()):
         return "a trial job reached files outside its folder"
     if (means.network or means.seccomp) and seen["connects"]:
         return "a trial job reached the network"

@@ -16,6 +16,11 @@ TOKEN = "KOPT_WORKER"
 """Marks every process of one worker in its environment."""
 
 
+def group_prefix(token: str) -> str:
+    """How the control groups of one worker's jobs are called."""
+    return f"kopt-{token[:12]}-"
+
+
 @dataclass(frozen=True)
 class Boot:
     """How to start a warm worker."""

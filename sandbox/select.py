@@ -13,7 +13,7 @@ from kopt.sandbox.warm import Backend, Settings, WarmSandbox
 NAMES = ("auto", "bubblewrap", "local")
 
 
-def _backends(name: str) -> tuple[Backend, ...]:
+def backends(name: str) -> tuple[Backend, ...]:
     """The ways to get the named isolation, strongest first."""
     match name:
         case "bubblewrap":
@@ -51,7 +51,7 @@ def auto(root: Path, settings: Settings | None = None) -> Sandbox:
 
 def _first_working(name: str, root: Path, settings: Settings) -> tuple[Sandbox | None, list[str]]:
     problems = []
-    for backend in _backends(name):
+    for backend in backends(name):
         sandbox = WarmSandbox(backend, root, settings)
         problem = sandbox.probe()
         if problem is None:

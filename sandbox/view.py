@@ -95,14 +95,16 @@ def follow(path: Path) -> tuple[dict[Path, str], Path]:
     return links, here
 
 
-def mount(view: View, root: Path, *, shm_bytes: int) -> None:
+def mount(view: View, root: Path, *, memory_files_bytes: int) -> None:
     """Mount `view` below the empty folder `root` and make it this process's root.
 
-    Needs an own mount namespace, and to be in the PID namespace whose /proc is to be shown.
+    /tmp and /dev/shm are private and in memory, each of at most `memory_files_bytes`. Needs an
+    own mount namespace, and to be in the PID namespace whose /proc is to be shown.
     Raises `LinuxError` or `OSError`.
     """
     linux.mount("", "/", flags=linux.MS_REC | linux.MS_PRIVATE)
     linux.mount("tmpfs", str(root), "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "mode=755")
+    _mount_memory(root / "tmp", memory_files_bytes)
     links: dict[Path, str] = {}
     kinds: dict[Path, str] = {}
     for kind, paths in (("hidden", view.hidden), ("read", view.readable), ("write", view.writable)):
@@ -127,7 +129,8 @@ def mount(view: View, root: Path, *, shm_bytes: int) -> None:
         if not os.path.lexists(place):
             place.parent.mkdir(parents=True, exist_ok=True)
             place.symlink_to(text)
-    _mount_kernel(root, shm_bytes)
+    _mount_kernel(root)
+    _mount_memory(root / "dev" / "shm", memory_files_bytes)
     flags = linux.MS_REMOUNT | linux.MS_RDONLY | linux.MS_NOSUID | linux.MS_NODEV
     for target in [*hidden, root]:
         linux.mount("", str(target), flags=flags | linux.MS_BIND)
@@ -143,8 +146,15 @@ def _make_mount_point(path: Path, target: Path) -> None:
         target.touch()
 
 
-def _mount_kernel(root: Path, shm_bytes: int) -> None:
-    """/proc of the job's own processes, the harmless devices, and bounded shared memory."""
+def _mount_memory(target: Path, most_bytes: int) -> None:
+    """A private folder in memory that anybody may write."""
+    target.mkdir(parents=True)
+    flags = linux.MS_NOSUID | linux.MS_NODEV
+    linux.mount("tmpfs", str(target), "tmpfs", flags, f"mode=1777,size={most_bytes}")
+
+
+def _mount_kernel(root: Path) -> None:
+    """/proc of the job's own processes, and the harmless devices."""
     proc = root / "proc"
     proc.mkdir()
     flags = linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC
@@ -152,15 +162,13 @@ def _mount_kernel(root: Path, shm_bytes: int) -> None:
     for name in ("sys", "sysrq-trigger", "irq", "bus", "acpi"):
         if (proc / name).exists():  # user id 0 without any capability may still write these
             linux.bind(proc / name, proc / name, writable=False)
-    shm = root / "dev" / "shm"
-    shm.mkdir(parents=True)
+    (root / "dev").mkdir()
     for device in DEVICES:
         target = root / device.relative_to("/")
         target.touch()
         linux.mount(str(device), str(target), flags=linux.MS_BIND)
     for name, text in (("fd", "/proc/self/fd"), ("stdout", "fd/1"), ("stderr", "fd/2")):
         (root / "dev" / name).symlink_to(text)
-    linux.mount("tmpfs", str(shm), "tmpfs", flags, f"mode=1777,size={shm_bytes}")
 
 
 def without(readable: Iterable[Path], hidden: Iterable[Path]) -> tuple[list[Path], list[Path]]:

@@ -16,8 +16,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 from kopt.gpu.errors import EnvironmentLacks
+from kopt.sandbox import cgroup
 from kopt.sandbox.output import OutputDrain
-from kopt.sandbox.request import MAX_MESSAGE_BYTES, PASSED_ON, TOKEN, Boot, Report, Request
+from kopt.sandbox.request import (
+    MAX_MESSAGE_BYTES,
+    PASSED_ON,
+    TOKEN,
+    Boot,
+    Report,
+    Request,
+    group_prefix,
+)
 
 _START_S = 180.0
 _STOP_S = 3.0
@@ -36,6 +45,7 @@ class Worker:
         """Start it and wait until its imports are done. Raises `EnvironmentLacks`."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._token = token
+        self._uses_groups = boot.containment.cgroup
         self._control = ours
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `stop`
         python = [sys.executable, "-s", "-P", "-c", _bootstrap(), str(theirs.fileno())]
@@ -94,6 +104,8 @@ class Worker:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+        if self._uses_groups:
+            cgroup.end_all(group_prefix(self._token))
         self._kill_marked()
         self._log.close()
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kopt.sandbox import cgroup, keeper, limits, linux, watch
-from kopt.sandbox.request import MAX_MESSAGE_BYTES, Boot, Report, Request
+from kopt.sandbox.request import MAX_MESSAGE_BYTES, TOKEN, Boot, Report, Request, group_prefix
 
 _LOOK_S = 0.05
 """How often a running job's memory and processes are looked at."""
@@ -89,7 +89,9 @@ class _Supervision:
         kills_before = watch.oom_kills()
         if self.boot.containment.cgroup:
             tasks = limits.tasks(self.request.job.limits)
-            self.group = cgroup.create(f"kopt-{os.getpid()}-{self.request.nonce[:12]}", tasks)
+            self.group = cgroup.create(
+                group_prefix(os.environ[TOKEN]) + self.request.nonce[:12], tasks
+            )
             if self.group is None:
                 return Report("setup", None, 0.0, detail="the control group cannot be made")
         started = time.monotonic()

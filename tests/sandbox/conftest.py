@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from kopt.gpu.trace import Json
-from kopt.sandbox import bubblewrap
+from kopt.sandbox import bubblewrap, cgroup, seccomp
+from kopt.sandbox.containment import Containment
 from kopt.sandbox.local import Local
 from kopt.sandbox.protocol import Job, Limits, Outcome
 from kopt.sandbox.warm import Backend, Settings, WarmSandbox
@@ -19,10 +20,23 @@ HERE = Path(__file__).parent
 RunFile = Callable[..., tuple[Outcome, Path]]
 
 
+class BareLocal(Local):
+    """`local` as on a kernel without Landlock, where root cannot give jobs a user of their own."""
+
+    def unavailable(self) -> str | None:
+        """Only root can make control groups; what is left of it elsewhere is not worth a run."""
+        return None if cgroup.available() else "no control group can be made here"
+
+    def containment(self, needed: tuple[Path, ...]) -> Containment:
+        """A control group and the system-call filter."""
+        return Containment(cgroup=True, seccomp=seccomp.available())
+
+
 def _backends() -> dict[str, Backend]:
     """Every way to run jobs on this machine, by a name for test ids."""
     names = ("bubblewrap", "bubblewrap-user-namespace")
-    return {"local": Local(), **dict(zip(names, bubblewrap.variants(), strict=False))}
+    namespaces = dict(zip(names, bubblewrap.variants(), strict=False))
+    return {"local": Local(), "local-bare": BareLocal(), **namespaces}
 
 
 @pytest.fixture(scope="session")

@@ -6,17 +6,23 @@ import ast
 import fcntl
 import os
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import kopt
 from kopt.sandbox import landlock
 from kopt.sandbox.protocol import Limits, Outcome
 from kopt.sandbox.warm import WarmSandbox
 
 HOSTILE = sorted((Path(__file__).parent / "hostile").glob("*.py"))
+OUTSIDE = (
+    *(Path(name) for name in ("/", "/usr/lib", "/etc", "/tmp", sys.prefix)),
+    *(Path(kopt.__file__).parent, HOSTILE[0].parent, HOSTILE[0].parent.parent),
+)
 CANARY = "canary-5c1d"
 LIMITS = Limits(
     wall_s=60.0,
@@ -55,7 +61,7 @@ def skip_where_not_contained(sandbox: WarmSandbox, name: str) -> None:
         "namespaces": means.seccomp,
     }
     if not needs.get(name, True):
-        pytest.skip("; ".join(sandbox.lacks()))
+        pytest.skip("; ".join(sandbox.lacks()) or "needs a user or a namespace of its own")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -91,7 +97,8 @@ def test_ends_as_expected(sandbox: WarmSandbox, run_file: RunFile, file: Path) -
             file,
             limits,
             secret=str(secret),
-            supervisors=[os.getpid(), os.getppid()],
+            places=[str(place) for place in (*OUTSIDE, sandbox.root)],
+            supervisors=[os.getpid()],
             canary=CANARY,
             port=server.getsockname()[1],
             socket=str(path),
@@ -103,6 +110,8 @@ def test_ends_as_expected(sandbox: WarmSandbox, run_file: RunFile, file: Path) -
     assert outcome.error_type == expected.get("ERROR_TYPE", "")
     assert set(expected.get("REMOVED", ())) <= set(outcome.removed)
     assert secret.read_text() == "the seeds"
+    for place in (*OUTSIDE, sandbox.root):
+        assert not (place / "kopt-was-here").exists()
     assert_nothing_is_left(folder)
     if "LOCKED" in expected:
         with open(folder / expected["LOCKED"]) as lock:

@@ -5,36 +5,26 @@ import sys
 from pathlib import Path
 
 EXPECTED = "ok"
-ANSWER = {"written": []}
+ANSWER = {"opened": []}
 
 
 def entry(folder, request):
-    import kopt
-
-    package = Path(next(iter(kopt.__path__)))
-    places = [
-        Path(request["secret"]).parent,
-        folder.parent,
-        Path(request["file"]).parent,
-        package,
-        Path(sys.prefix),
-        Path("/"),
-        Path("/usr/lib"),
-        Path("/etc"),
-        Path("/proc/sys/kernel"),
-        Path("/sys/fs/cgroup"),
-    ]
-    written = []
+    places = [*request["places"], sys.prefix, "/", "/usr/lib", "/etc", "/sys/fs/cgroup"]
     for place in places:
         try:
-            (place / "kopt-was-here").write_text("x")
-            written.append(str(place))
+            (Path(place) / "kopt-was-here").write_text("x")  # it may land in a private copy
         except OSError:
-            pass
-    for path in (request["secret"], "/proc/sys/kernel/core_pattern", "/proc/sysrq-trigger"):
+            continue
+    opened = []
+    for path in (
+        request["secret"],
+        request["file"],
+        "/proc/sys/kernel/core_pattern",
+        "/proc/sysrq-trigger",
+    ):
         try:
             os.close(os.open(path, os.O_WRONLY))
-            written.append(str(path))
+            opened.append(path)
         except OSError:
-            pass
-    return {"written": written}
+            continue
+    return {"opened": opened}
