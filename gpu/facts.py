@@ -47,6 +47,8 @@ class CacheTraffic:
     compulsory_write_bytes: int
     coverage: float
     """Share of the grid's CTAs whose accesses were seen."""
+    atomic_hottest_requests: int = 0
+    """Atomic sector requests on the 128-byte line that gets most of them."""
 
 
 @dataclass(frozen=True)
