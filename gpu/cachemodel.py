@@ -21,13 +21,14 @@ from kopt.gpu.counters import (
     KIND_STORE,
     LINE_LOG,
     LaunchCounters,
+    line_hash,
 )
 from kopt.gpu.facts import CacheTraffic, CompiledFacts
 from kopt.gpu.spec import DeviceSpec
 
 I64 = NDArray[np.int64]
 Bools = NDArray[np.bool_]
-MAX_ROWS = 600_000
+MAX_ROWS = 200_000
 """Rows that are simulated; a longer log is thinned to this."""
 _NEVER = np.iinfo(np.int64).max
 
@@ -42,8 +43,7 @@ class State:
 
 
 def _hash(lines: I64) -> I64:
-    mixed = (lines.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(40)
-    return mixed.astype(np.int64)
+    return line_hash(lines.astype(np.uint64)).astype(np.int64)
 
 
 def _thin(log: NDArray[np.void], rate: int) -> NDArray[np.void]:
@@ -95,11 +95,13 @@ def traffic(
     """Bytes by level, scaled to the whole grid. `state` is updated."""
     log = counters.lines
     scale = counters.ctas / counters.ctas_counted if counters.ctas_counted else 0.0
-    rate = 1
-    while len(log) / rate > MAX_ROWS:
+    rate = counters.line_sampling
+    sectors = int(np.bitwise_count(log["sectors"]).sum())
+    while sectors * counters.line_sampling / rate > MAX_ROWS:
         rate *= 2
-    log = _thin(log, rate)
-    weight = 32.0 * scale * rate * counters.line_sampling
+    if rate > counters.line_sampling:
+        log = _thin(log, rate)
+    weight = 32.0 * scale * rate
     resident = max(1, compiled.ctas_per_sm) * spec.sms
     wave = log["cta"] // resident
     log = log[np.lexsort((log["cta"], log["order"], wave))]
@@ -151,7 +153,7 @@ def traffic(
         compulsory_read_bytes=round(len(np.unique(sector[load & (kind != KIND_ATOMIC)])) * weight),
         compulsory_write_bytes=round(len(np.unique(sector[~load | (kind == KIND_ATOMIC)])) * weight),
         coverage=counters.coverage,
-        atomic_hottest_requests=_hottest(line, kind, scale * counters.line_sampling),
+        atomic_hottest_requests=_hottest(line, kind, scale),
     )
 
 

@@ -44,6 +44,13 @@ LINE_LOG = np.dtype(
 divided by 128, `sectors` a 4-bit mask of the 32-byte sectors touched, `kind` one of `KIND_*`.
 """
 
+
+
+def line_hash(line: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The hash by which lines are sampled: Fibonacci hashing, upper bits."""
+    return (line * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(40)
+
+
 KIND_LOAD, KIND_STORE, KIND_ATOMIC, KIND_LOAD_BYPASS_L1 = 0, 1, 2, 3
 
 

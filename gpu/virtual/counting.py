@@ -19,6 +19,7 @@ from kopt.gpu.counters import (
     InstructionClass,
     LaunchCounters,
     Site,
+    line_hash,
 )
 from kopt.gpu.virtual.ptx.flow import is_barrier
 from kopt.gpu.virtual.ptx.parse import Instruction
@@ -28,7 +29,8 @@ from kopt.gpu.virtual.segments import Segment
 
 U64 = NDArray[np.uint64]
 I64 = NDArray[np.int64]
-NO_TABLE = 0xFFFFFFFF
+SIDE_BY_SIDE, EACH, GROUPS = 0, 1, 2
+"""Shapes of a log record, see `kopt.gpu.virtual.ptx.memory_ir`."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,23 @@ class Raw:
     log: U64
     table: U64
     full: bool
+    shared_stop: int | None
+    """CTA at which shared accesses filled their part of the log."""
+
+
+MAX_LINES = 250_000
+"""About how many rows the line log keeps; a longer one is sampled by a hash of the line."""
+
+
+@dataclass
+class _Kept:
+    """How much of the log there is, and the line log as it grows."""
+
+    ctas: int
+    shared_ctas: int
+    """CTAs whose shared-memory accesses were logged too."""
+    rate: int
+    lines: list[NDArray[np.void]]
 
 
 @dataclass(frozen=True)
@@ -52,8 +71,9 @@ class _Log:
     order: I64
     warp: I64
     first: U64
-    scattered: I64
-    """Row of `table`, -1 for contiguous accesses."""
+    shape: I64
+    word: I64
+    """Where in `table` the addresses start."""
     table: U64
 
 
@@ -68,7 +88,7 @@ def count(
     """The counters of a launch, scaled from the logged CTAs where the log did not hold them all."""
     blocks = sum((r.blocks for r in raws), np.zeros_like(raws[0].blocks))
     selects = sum((r.selects for r in raws), np.zeros_like(raws[0].selects))
-    log, logged = _decode(raws, ctas_run)
+    log, logged, shared_logged = _decode(translation, raws, ctas_run)
     total = grid[0] * grid[1] * grid[2]
     scale = total / ctas_run
     warps = -(-threads_per_cta // 32)
@@ -93,7 +113,11 @@ def count(
             name, each = _flops(i)
             if each:
                 flops[name] += each * (times if name.startswith("mma") else lanes)
-    sites, lines = _sites(translation, log, logged, total, segments, warps)
+    rate = 1
+    while len(log.cta) / rate > MAX_LINES:
+        rate *= 2
+    whole = _Kept(logged, shared_logged, rate, [])
+    sites = _sites(translation, log, whole, total, segments, warps)
     sites += _select_sites(translation, selects, scale)
     return LaunchCounters(
         kernel=translation.entry.name,
@@ -109,7 +133,8 @@ def count(
         barriers=barriers,
         flops=dict(flops),
         sites=tuple(sorted(sites, key=lambda s: s.index)),
-        lines=lines,
+        lines=np.concatenate(whole.lines) if whole.lines else np.zeros(0, LINE_LOG),
+        line_sampling=rate,
     )
 
 
@@ -170,36 +195,50 @@ def _flops(i: Instruction) -> tuple[str, int]:
     return dtype, (2 if name in {"fma", "mad"} else 1) * (2 if kind.endswith("x2") else 1)
 
 
-def _decode(raws: Sequence[Raw], ctas_run: int) -> tuple[_Log, int]:
-    """The logs of all threads without the CTA at which a full log stopped, and the CTAs kept."""
+def _decode(
+    translation: Translation, raws: Sequence[Raw], ctas_run: int
+) -> tuple[_Log, int, int]:
+    """The logs of all threads without the CTA at which a full log stopped, the CTAs kept, and
+    those whose shared accesses were kept too."""
+    shared = np.array([s.space == "shared" for s in translation.sites] or [False])
+    low = np.uint64(0xFFFFFFFF)
     parts: list[tuple[U64, int]] = []
-    offset = 0
+    offset = shared_ctas = 0
     full = any(r.full for r in raws)
+    cut = any(r.shared_stop is not None for r in raws)
     for raw in raws:
         rows = raw.log
+        ctas = (rows[:, 0] & low).astype(np.int64)
         if full and len(rows):
-            last = rows[-1, 0] & np.uint64(0xFFFFFFFF)
-            rows = rows[(rows[:, 0] & np.uint64(0xFFFFFFFF)) != last]
+            rows, ctas = rows[ctas != ctas[-1]], ctas[ctas != ctas[-1]]
+        stop = raw.shared_stop
+        if stop is not None:
+            is_shared = shared[(rows[:, 0] >> np.uint64(32)).astype(np.int64)]
+            shared_ctas += len(np.unique(ctas[ctas < stop]))
+            rows = rows[~is_shared | (ctas < stop)]
+        else:
+            shared_ctas += len(np.unique(ctas))
         parts.append((rows, offset))
         offset += len(raw.table)
     log = np.concatenate([p for p, _ in parts])
     shift = np.concatenate([np.full(len(p), o, np.int64) for p, o in parts])
     table = np.concatenate([r.table for r in raws])
-    low = np.uint64(0xFFFFFFFF)
-    index = (log[:, 2] >> np.uint64(32)).astype(np.int64)
-    scattered = np.where(index == NO_TABLE, -1, index + shift)
+    word = (log[:, 2] >> np.uint64(32)).astype(np.int64) + shift
+    shape = (log[:, 2] >> np.uint64(16)).astype(np.int64) & 0xFFFF
     cta = (log[:, 0] & low).astype(np.int64)
     decoded = _Log(
         cta,
         (log[:, 0] >> np.uint64(32)).astype(np.int64),
         (log[:, 1] & low).astype(np.uint32),
         (log[:, 1] >> np.uint64(32)).astype(np.int64),
-        (log[:, 2] & low).astype(np.int64),
+        (log[:, 2] & np.uint64(0xFFFF)).astype(np.int64),
         log[:, 3],
-        scattered,
+        shape,
+        word,
         table,
     )
-    return decoded, len(np.unique(cta)) if full else ctas_run
+    logged = len(np.unique(cta)) if full else ctas_run
+    return decoded, logged, min(logged, shared_ctas) if cut else logged
 
 
 def _select_sites(translation: Translation, selects: I64, scale: float) -> list[Site]:
@@ -230,21 +269,21 @@ class _Tally:
 def _sites(
     translation: Translation,
     log: _Log,
-    logged: int,
+    whole: _Kept,
     total: int,
     segments: Sequence[Segment],
     warps: int,
-) -> tuple[list[Site], NDArray[np.void]]:
+) -> list[Site]:
     found: list[Site] = []
-    lines: list[NDArray[np.void]] = []
-    scale = total / logged if logged else 0.0
     order = np.argsort(log.site, kind="stable")
     bounds = np.searchsorted(log.site[order], np.arange(len(translation.sites) + 1))
     for info in translation.sites:
         rows = order[bounds[info.number] : bounds[info.number + 1]]
         if info.space == "local":
             continue
-        tally, touched = _site(info, log, rows, warps, lines)
+        counted = whole.shared_ctas if info.space == "shared" else whole.ctas
+        scale = total / counted if counted else 0.0
+        tally, touched = _site(info, log, rows, warps, whole)
         names = _names(touched, segments) if info.space == "global" else ()
         i = info.instruction
         space: Literal["global", "shared"] = "shared" if info.space == "shared" else "global"
@@ -258,12 +297,11 @@ def _sites(
                 conflicts=round(tally.conflicts * scale),
             )
         )  # fmt: skip
-    whole = np.concatenate(lines) if lines else np.zeros(0, LINE_LOG)
-    return found, whole[np.lexsort((whole["order"], whole["cta"]))]
+    return found
 
 
 def _site(
-    info: SiteInfo, log: _Log, rows: I64, warps: int, lines: list[NDArray[np.void]]
+    info: SiteInfo, log: _Log, rows: I64, warps: int, whole: _Kept
 ) -> tuple[_Tally, U64]:
     """Counts of one site, and the addresses of its first lanes."""
     tally = _Tally()
@@ -271,11 +309,11 @@ def _site(
         return tally, np.zeros(0, np.uint64)
     size = 16 if info.kind == "ldmatrix" else info.bytes_per_lane
     mask = log.mask[rows]
-    plain = (log.scattered[rows] < 0) & (mask == 0xFFFFFFFF)
+    plain = (log.shape[rows] == SIDE_BY_SIDE) & (mask == 0xFFFFFFFF)
     tally.requests = len(rows)
     tally.lanes = int(np.bitwise_count(mask).sum())
-    _contiguous(info, log, rows[plain], size, tally, warps, lines)
-    _scattered(info, log, rows[~plain], size, tally, warps, lines)
+    _contiguous(info, log, rows[plain], size, tally, warps, whole)
+    _scattered(info, log, rows[~plain], size, tally, warps, whole)
     return tally, log.first[rows]
 
 
@@ -292,7 +330,7 @@ def _contiguous(
     size: int,
     tally: _Tally,
     warps: int,
-    lines: list[NDArray[np.void]],
+    whole: _Kept,
 ) -> None:
     if not len(rows):
         return
@@ -318,17 +356,23 @@ def _contiguous(
         if not keep.any():
             break
         bits = ((2 << high[keep]) - 1) & ~((1 << low[keep].astype(np.int64)) - 1)
-        lines.append(_rows(log, rows[keep], line[keep], bits, _kind(info), warps))
+        _append(whole, log, rows[keep], line[keep], bits, _kind(info), warps)
 
 
-def _rows(log: _Log, rows: I64, line: U64, bits: I64, kind: int, warps: int) -> NDArray[np.void]:
+def _append(
+    whole: _Kept, log: _Log, rows: I64, line: U64, bits: I64, kind: int, warps: int
+) -> None:
+    """Add rows to the line log, sampled by line."""
+    if whole.rate > 1:
+        kept = line_hash(line) % np.uint64(whole.rate) == 0
+        rows, line, bits = rows[kept], line[kept], bits[kept]
     out = np.zeros(len(rows), LINE_LOG)
     out["cta"] = log.cta[rows]
     out["order"] = log.order[rows] * warps + log.warp[rows]
     out["line"] = line
     out["sectors"] = bits
     out["kind"] = kind
-    return out
+    whole.lines.append(out)
 
 
 def _scattered(
@@ -338,16 +382,19 @@ def _scattered(
     size: int,
     tally: _Tally,
     warps: int,
-    lines: list[NDArray[np.void]],
+    whole: _Kept,
 ) -> None:
     if not len(rows):
         return
     lane = np.arange(32, dtype=np.uint64)
-    where = log.scattered[rows]
+    shape, word = log.shape[rows], log.word[rows]
     address = log.first[rows][:, None] + lane[None, :] * np.uint64(size)
-    some = where >= 0
-    if some.any():
-        address[some] = log.table[where[some]]
+    each, groups = shape == EACH, shape == GROUPS
+    if each.any():
+        address[each] = log.table[word[each][:, None] + np.arange(32)[None, :]]
+    if groups.any():
+        heads = log.table[word[groups][:, None] + np.arange(32)[None, :] // 8]
+        address[groups] = heads + (lane % np.uint64(8))[None, :] * np.uint64(size)
     active = (log.mask[rows][:, None] >> lane.astype(np.uint32)[None, :]) & 1 == 1
     if info.space == "shared":
         passes, ideal = _wavefronts(address, active, size)
@@ -376,7 +423,7 @@ def _scattered(
     starts[1:] = (flat_line[1:] != flat_line[:-1]) | (row_index[1:] != row_index[:-1])
     begin = np.flatnonzero(starts)
     bits = np.bitwise_or.reduceat(bit, begin)
-    lines.append(_rows(log, rows[row_index[begin]], flat_line[begin], bits, _kind(info), warps))
+    _append(whole, log, rows[row_index[begin]], flat_line[begin], bits, _kind(info), warps)
 
 
 def _conflicts(address: U64, active: NDArray[np.bool_], tally: _Tally) -> None:

@@ -30,8 +30,9 @@ _RUN = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
 _CHUNK = 16
 """CTAs that a thread takes at a time."""
 LOG_RECORDS = 1 << 20
-LOG_TABLES = 1 << 17
-"""Capacity of the access log, shared by the threads: 32 bytes a record, 256 a scattered one."""
+LOG_TABLES = 1 << 23
+"""Capacity of the access log, shared by the threads: 32 bytes a record, and
+words of 8 bytes for addresses that are not side by side."""
 
 
 @dataclass(frozen=True)
@@ -171,7 +172,7 @@ class _Context:
         records = LOG_RECORDS // share if counted else 0
         tables = LOG_TABLES // share if counted else 0
         self.log = np.empty((records, slot.LOG_SLOTS), np.uint64)
-        self.table = np.empty((tables, 32), np.uint64)
+        self.table = np.empty(tables + 32, np.uint64)
         self.slots = np.zeros(slot.CONTEXT_SLOTS, np.int64)
         values = {
             slot.PARAMS: self.params.ctypes.data,
@@ -183,6 +184,7 @@ class _Context:
             slot.FINDINGS: self.findings.ctypes.data, slot.FINDING_LIMIT: max_findings,
             slot.STATE: self.state.ctypes.data, slot.BLOCKS: self.blocks.ctypes.data,
             slot.LOG: self.log.ctypes.data, slot.LOG_LIMIT: records,
+            slot.SHARED_LIMIT: records // 4,
             slot.TABLE: self.table.ctypes.data, slot.TABLE_LIMIT: tables,
             slot.ORDER: self.orders.ctypes.data, slot.SELECTS: self.selects.ctypes.data,
             slot.CACHE: self.cache.ctypes.data, slot.WARPS: warps,
@@ -199,6 +201,7 @@ class _Context:
             self.log[: int(self.slots[slot.LOG_COUNT])],
             self.table[: int(self.slots[slot.TABLE_COUNT])],
             bool(self.slots[slot.LOG_FULL]),
+            int(self.slots[slot.SHARED_STOP]) if self.slots[slot.SHARED_FULL] else None,
         )
 
 

@@ -35,9 +35,13 @@ class Memory(Convert):
         if not self.counted or self.sites[-1].space == "local":
             return
         self.routines["log"] = memory_ir.LOGGER
+        name = "log"
+        if self.sites[-1].space == "shared":
+            name = "log_shared"
+            self.routines[name] = memory_ir.SHARED_LOGGER
         whole = address if address.vector else self.code.splat(address)
         self.code.call(
-            "log",
+            name,
             "void",
             [Value("ptr", "%ctx"), whole, mask, self._site_number(), Value("i64", str(size))],
             fast=True,

@@ -17,12 +17,17 @@ SEGMENTS, SEGMENT_COUNT, FINDINGS, FINDING_LIMIT = 14, 15, 16, 17
 STATE, WARP, BLOCKS, LOG, LOG_LIMIT, LOG_COUNT = 18, 19, 20, 21, 22, 23
 TABLE, TABLE_LIMIT, TABLE_COUNT, ORDER, SELECTS, ACTIVE = 24, 25, 26, 27, 28, 29
 CACHE, WARPS, STATE_BYTES, LOG_FULL = 30, 31, 32, 33
+SHARED_LIMIT, SHARED_FULL, SHARED_STOP = 34, 35, 36
 CONTEXT_SLOTS = 40
 
 FINDING_SLOTS = 4
 """A finding is: site, address, CTA, lane."""
 LOG_SLOTS = 4
-"""A log record is: cta | site << 32, mask | order << 32, warp | table index << 32, first address."""
+"""A log record is: cta | site << 32, mask | order << 32, warp | shape << 16 | word << 32, address.
+
+The shape is 0 for lanes side by side, 1 for 32 addresses from `word` of the table on, 2 for four
+addresses there, each of eight lanes side by side.
+"""
 
 FIND = """
 define internal fastcc i1 @find(ptr %ctx, ptr %seg, i64 %first, i64 %last) noinline {
@@ -407,6 +412,44 @@ done:
 }}
 """
 
+SHARED_LOGGER = """
+; Shared-memory accesses get a part of the log, so that they do not crowd out the global ones.
+define internal fastcc void @log_shared(ptr %ctx, <32 x i64> %addr, i32 %mask, i32 %site, i64 %bytes) noinline {
+entry:
+  %cp = getelementptr i64, ptr %ctx, i64 23
+  %n = load i64, ptr %cp
+  %lp = getelementptr i64, ptr %ctx, i64 34
+  %limit = load i64, ptr %lp
+  %fp = getelementptr i64, ptr %ctx, i64 35
+  %full = load i64, ptr %fp
+  %tcp = getelementptr i64, ptr %ctx, i64 26
+  %tn = load i64, ptr %tcp
+  %tlp = getelementptr i64, ptr %ctx, i64 25
+  %tlimit = load i64, ptr %tlp
+  %tpart = lshr i64 %tlimit, 2
+  %room1 = icmp ult i64 %n, %limit
+  %room2 = icmp ult i64 %tn, %tpart
+  %room = and i1 %room1, %room2
+  %open = icmp eq i64 %full, 0
+  %go = and i1 %room, %open
+  br i1 %go, label %write, label %check
+check:
+  br i1 %open, label %stop, label %out
+stop:
+  store i64 1, ptr %fp
+  %ctap = getelementptr i64, ptr %ctx, i64 13
+  %cta = load i64, ptr %ctap
+  %sp = getelementptr i64, ptr %ctx, i64 36
+  store i64 %cta, ptr %sp
+  br label %out
+write:
+  call fastcc void @log(ptr %ctx, <32 x i64> %addr, i32 %mask, i32 %site, i64 %bytes)
+  br label %out
+out:
+  ret void
+}
+"""
+
 LOGGER = """
 ; One record for the access log of a counted launch.
 define internal fastcc void @log(ptr %ctx, <32 x i64> %addr, i32 %mask, i32 %site, i64 %bytes) noinline {
@@ -473,23 +516,42 @@ write:
   %both = or i32 %eqm, %off
   %contiguous = icmp eq i32 %both, -1
   %p2 = getelementptr i64, ptr %p, i64 2
-  br i1 %contiguous, label %line, label %table
+  br i1 %contiguous, label %line, label %rows
 line:
-  %noidx = or i64 %warp, -4294967296
-  store i64 %noidx, ptr %p2
+  store i64 %warp, ptr %p2
   br label %out
-table:
-  %tn1 = add i64 %tn, 1
-  store i64 %tn1, ptr %tcp
-  %tih = shl i64 %tn, 32
-  %w2 = or i64 %warp, %tih
-  store i64 %w2, ptr %p2
+rows:
+  ; Eight lanes side by side, as in a row of a two-dimensional tile: four addresses say it all.
+  %heads = shufflevector <32 x i64> %addr, <32 x i64> poison, <32 x i32> <i32 0, i32 0, i32 0, i32 0, i32 0, i32 0, i32 0, i32 0, i32 8, i32 8, i32 8, i32 8, i32 8, i32 8, i32 8, i32 8, i32 16, i32 16, i32 16, i32 16, i32 16, i32 16, i32 16, i32 16, i32 24, i32 24, i32 24, i32 24, i32 24, i32 24, i32 24, i32 24>
+  %in8 = mul <32 x i64> %bv, <i64 0, i64 1, i64 2, i64 3, i64 4, i64 5, i64 6, i64 7, i64 0, i64 1, i64 2, i64 3, i64 4, i64 5, i64 6, i64 7, i64 0, i64 1, i64 2, i64 3, i64 4, i64 5, i64 6, i64 7, i64 0, i64 1, i64 2, i64 3, i64 4, i64 5, i64 6, i64 7>
+  %want8 = add <32 x i64> %heads, %in8
+  %eq8 = icmp eq <32 x i64> %addr, %want8
+  %eq8m = bitcast <32 x i1> %eq8 to i32
+  %both8 = or i32 %eq8m, %off
+  %grouped = icmp eq i32 %both8, -1
   %tp = getelementptr i64, ptr %ctx, i64 24
   %tb.i = load i64, ptr %tp
   %tb = inttoptr i64 %tb.i to ptr
-  %to = mul i64 %tn, 32
-  %dst = getelementptr i64, ptr %tb, i64 %to
+  %dst = getelementptr i64, ptr %tb, i64 %tn
+  br i1 %grouped, label %groups, label %table
+groups:
+  %four = shufflevector <32 x i64> %addr, <32 x i64> poison, <4 x i32> <i32 0, i32 8, i32 16, i32 24>
+  store <4 x i64> %four, ptr %dst, align 8
+  %tn4 = add i64 %tn, 4
+  store i64 %tn4, ptr %tcp
+  %w2g = or i64 %warp, 131072
+  %w2gi = shl i64 %tn, 32
+  %w2g1 = or i64 %w2g, %w2gi
+  store i64 %w2g1, ptr %p2
+  br label %out
+table:
   store <32 x i64> %addr, ptr %dst, align 8
+  %tn32 = add i64 %tn, 32
+  store i64 %tn32, ptr %tcp
+  %w2t = or i64 %warp, 65536
+  %w2ti = shl i64 %tn, 32
+  %w2t1 = or i64 %w2t, %w2ti
+  store i64 %w2t1, ptr %p2
   br label %out
 out:
   ret void
