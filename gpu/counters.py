@@ -114,7 +114,10 @@ class LaunchCounters:
     """The line log of the counted CTAs, see `LINE_LOG`; sampled lines if `line_sampling > 1`."""
     line_sampling: int = 1
     """Only lines whose hash falls in 1 of this many classes are logged (SHARDS sampling)."""
-    max_loop_trips: int = 0
+    static_instructions: int = 0
+    """PTX instructions in the entry, parameter loads aside."""
+    pipeline_stages: int = 1
+    """Groups of asynchronous copies in flight: one more than the largest `cp.async.wait_group`."""
 
     @property
     def coverage(self) -> float:

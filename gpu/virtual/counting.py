@@ -22,7 +22,7 @@ from kopt.gpu.counters import (
     line_hash,
 )
 from kopt.gpu.virtual.ptx.flow import is_barrier
-from kopt.gpu.virtual.ptx.parse import Instruction
+from kopt.gpu.virtual.ptx.parse import Imm, Instruction
 from kopt.gpu.virtual.ptx.registers import SiteInfo
 from kopt.gpu.virtual.ptx.translate import Translation
 from kopt.gpu.virtual.segments import Segment
@@ -135,7 +135,31 @@ def count(
         sites=tuple(sorted(sites, key=lambda s: s.index)),
         lines=np.concatenate(whole.lines) if whole.lines else np.zeros(0, LINE_LOG),
         line_sampling=rate,
+        static_instructions=sum(
+            classify(i) != "param" for b in translation.flow.blocks for i in b.instructions
+        ),
+        pipeline_stages=_stages(translation),
     )
+
+
+def _stages(translation: Translation) -> int:
+    """From `cp.async.wait_group N`: N groups may still be in flight while one is used."""
+    waits = [
+        operand.bits
+        for block in translation.flow.blocks
+        for i in block.instructions
+        if i.opcode == "cp.async.wait_group"
+        for operand in i.operands
+        if isinstance(operand, Imm)
+    ]
+    loads = [
+        i
+        for block in translation.flow.blocks
+        for i in block.instructions
+        if i.opcode.startswith("cp.async") and "global" in i.opcode
+    ]
+    lines = len({i.line for i in loads}) or 1
+    return 1 + max(waits, default=0) // lines
 
 
 _CLASS: dict[str, InstructionClass] = {
