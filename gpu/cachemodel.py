@@ -151,7 +151,9 @@ def traffic(
         dram_read_bytes=round(int((~found & (kinds != KIND_STORE)).sum()) * l2_weight),
         dram_write_bytes=round(int((~found & write).sum()) * l2_weight),
         compulsory_read_bytes=round(len(np.unique(sector[load & (kind != KIND_ATOMIC)])) * weight),
-        compulsory_write_bytes=round(len(np.unique(sector[~load | (kind == KIND_ATOMIC)])) * weight),
+        compulsory_write_bytes=round(
+            len(np.unique(sector[~load | (kind == KIND_ATOMIC)])) * weight
+        ),
         coverage=counters.coverage,
         atomic_hottest_requests=_hottest(line, kind, scale),
     )

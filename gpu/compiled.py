@@ -123,6 +123,3 @@ def _assemble(kernel: Kernel, spec: DeviceSpec) -> dict[str, object]:
 def _number(pattern: str, text: str) -> int:
     found = re.search(pattern, text)
     return int(found.group(1)) if found else 0
-
-
-

@@ -45,7 +45,6 @@ divided by 128, `sectors` a 4-bit mask of the 32-byte sectors touched, `kind` on
 """
 
 
-
 def line_hash(line: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """The hash by which lines are sampled: Fibonacci hashing, upper bits."""
     return (line * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(40)

@@ -141,7 +141,9 @@ def _terms(spec: DeviceSpec, launch: LaunchFacts, rates: Rates) -> dict[str, flo
 
     per_sm = busiest * sass_ratio(launch)
     everything = sum(counters.instructions.values()) - count("param")
-    divisions = sum(n for op, n in counters.opcodes.items() if op.startswith("div.") and "f32" in op)
+    divisions = sum(
+        n for op, n in counters.opcodes.items() if op.startswith("div.") and "f32" in op
+    )
     mma = {name: n for name, n in counters.flops.items() if name.startswith("mma_")}
     mma_rate = {
         "mma_tf32": spec.mma_tf32_fma,
@@ -155,19 +157,25 @@ def _terms(spec: DeviceSpec, launch: LaunchFacts, rates: Rates) -> dict[str, flo
         "issue": everything * per_sm / spec.schedulers_per_sm * issue_us,
         "fp32_pipe": count("fp32") * 32 * busiest / spec.fp32_lanes * issue_us,
         "fp64_pipe": count("fp64") * 32 * busiest / spec.fp64_lanes * issue_us,
-        "int_pipe": count("int", "compare", "select", "move") * 32 * per_sm
+        "int_pipe": count("int", "compare", "select", "move")
+        * 32
+        * per_sm
         / spec.int_lanes
         * issue_us,
-        "sfu_pipe": (count("sfu") + divisions + count("convert")) * 32 * busiest
+        "sfu_pipe": (count("sfu") + divisions + count("convert"))
+        * 32
+        * busiest
         / spec.sfu_lanes
         * issue_us,
         "tensor_pipe": tensor_cycles * busiest * issue_us,
         "lsu_pipe": (requests + count("shuffle")) * 32 * busiest / spec.lsu_lanes * issue_us,
         "shared_memory": shared * busiest * 128 / spec.shared_bytes_per_cycle * issue_us,
         "l1_bandwidth": l1_bytes * busiest / 128 * issue_us,
-        "l2_bandwidth": 1e6 * (traffic.l2_read_bytes + traffic.l2_write_bytes)
+        "l2_bandwidth": 1e6
+        * (traffic.l2_read_bytes + traffic.l2_write_bytes)
         / (spec.l2_bytes_per_s * rates.l2),
-        "dram_bandwidth": 1e6 * (traffic.dram_read_bytes + traffic.dram_write_bytes)
+        "dram_bandwidth": 1e6
+        * (traffic.dram_read_bytes + traffic.dram_write_bytes)
         / (spec.dram_bytes_per_s * spec.dram_efficiency * rates.dram),
         "atomics": _atomics(spec, launch) * cycle_us / rates.l2,
         "latency": _latency_cycles(spec, launch, rates) * cycle_us,
@@ -176,7 +184,9 @@ def _terms(spec: DeviceSpec, launch: LaunchFacts, rates: Rates) -> dict[str, flo
 
 
 def _atomics(spec: DeviceSpec, launch: LaunchFacts) -> float:
-    sectors = sum(s.sectors for s in launch.counters.sites if s.kind == "atomic" and s.space == "global")
+    sectors = sum(
+        s.sectors for s in launch.counters.sites if s.kind == "atomic" and s.space == "global"
+    )
     conflicts = sum(s.conflicts for s in launch.counters.sites if s.space == "global")
     hottest = launch.traffic.atomic_hottest_requests
     return max((sectors + conflicts) / ATOMICS_PER_CYCLE, hottest * ATOMIC_CYCLES)
@@ -250,8 +260,10 @@ _LIBRARY_EFFICIENCY = 0.80
 
 def operator_time(spec: DeviceSpec, op: OperatorFacts, rates: Rates) -> OperatorTime:
     """Roofline of an operator that launches no kernel of ours."""
-    moved = 1e6 * (op.read_bytes + op.write_bytes) / (
-        spec.dram_bytes_per_s * spec.dram_efficiency * rates.dram
+    moved = (
+        1e6
+        * (op.read_bytes + op.write_bytes)
+        / (spec.dram_bytes_per_s * spec.dram_efficiency * rates.dram)
     )
     matrix = any(n in op.name for n in ("mm", "conv", "linear", "scaled_dot_product", "matmul"))
     lanes = {

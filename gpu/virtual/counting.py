@@ -219,9 +219,7 @@ def _flops(i: Instruction) -> tuple[str, int]:
     return dtype, (2 if name in {"fma", "mad"} else 1) * (2 if kind.endswith("x2") else 1)
 
 
-def _decode(
-    translation: Translation, raws: Sequence[Raw], ctas_run: int
-) -> tuple[_Log, int, int]:
+def _decode(translation: Translation, raws: Sequence[Raw], ctas_run: int) -> tuple[_Log, int, int]:
     """The logs of all threads without the CTA at which a full log stopped, the CTAs kept, and
     those whose shared accesses were kept too."""
     shared = np.array([s.space == "shared" for s in translation.sites] or [False])
@@ -324,9 +322,7 @@ def _sites(
     return found
 
 
-def _site(
-    info: SiteInfo, log: _Log, rows: I64, warps: int, whole: _Kept
-) -> tuple[_Tally, U64]:
+def _site(info: SiteInfo, log: _Log, rows: I64, warps: int, whole: _Kept) -> tuple[_Tally, U64]:
     """Counts of one site, and the addresses of its first lanes."""
     tally = _Tally()
     if not len(rows):

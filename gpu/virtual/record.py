@@ -67,9 +67,7 @@ def call(entry: Callable[..., object], inputs: object) -> object:
 def record(gpu: VirtualGPU, entry: Callable[..., object], inputs: Tensors) -> Recorded:
     """Run the entry once on copies of the inputs, on the active virtual GPU."""
     value, tensors = unflatten(inputs, gpu)
-    references = tuple(
-        gpu.reference(t) for t in tensors if gpu.memory.find(t) is not None
-    )
+    references = tuple(gpu.reference(t) for t in tensors if gpu.memory.find(t) is not None)
     gpu.kernels.clear()
     gpu.launches.clear()
     recording = Recording()

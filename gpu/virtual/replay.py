@@ -320,6 +320,3 @@ def _outputs(state: _State, trace: Trace) -> Tensors:
     for tensor in tensors:
         check(tensor, storages)
     return Tensors(trace.output_tree, tensors, storages)
-
-
-
