@@ -1,6 +1,7 @@
-"""What ptxas makes of a kernel: registers, spills, shared memory, occupancy, SASS census.
+"""What ptxas makes of a kernel: registers, spills, shared memory, occupancy, SASS.
 
-Uses the `ptxas` and `cuobjdump` that the Triton wheel brings, so no CUDA toolkit is needed.
+Uses the `ptxas` and `cuobjdump` that the Triton wheel brings, so no CUDA toolkit is needed, and
+finds them without importing Triton. What they say is kept per user, by content.
 """
 
 from __future__ import annotations
@@ -12,72 +13,140 @@ import os
 import re
 import subprocess
 import tempfile
-from collections import Counter
 from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from kopt.gpu import sass
 from kopt.gpu.errors import EnvironmentLacks, Unsupported
-from kopt.gpu.facts import CompiledFacts
+from kopt.gpu.facts import CompiledFacts, WarpPath
 from kopt.gpu.occupancy import resident_ctas
 from kopt.gpu.spec import DeviceSpec
 from kopt.gpu.trace import Kernel
 
-_VERSION = "1"
-_SASS = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)", re.MULTILINE)
-_CLASSES = {
-    "FFMA": "ffma", "FADD": "fadd", "FMUL": "fmul", "HMMA": "hmma", "IMMA": "imma", "LDG": "ldg",
-    "STG": "stg", "LDS": "lds", "STS": "sts", "LDSM": "ldsm", "LDGSTS": "ldgsts", "LDL": "ldl",
-    "STL": "stl", "MUFU": "mufu", "BAR": "bar", "SHFL": "shfl", "RED": "red", "ATOMG": "atomg",
-    "ATOMS": "atoms", "DFMA": "dfma", "HFMA2": "hfma2", "HADD2": "hadd2",
-}  # fmt: skip
+_VERSION = "2"
+"""Of what is stored; a change makes every stored entry stale."""
+TIMEOUT_S = 120
 
 
 class AssemblyError(Unsupported):
     """ptxas refused the PTX; a candidate whose PTX does this is a `compile_error`."""
 
 
-def _tool(name: str) -> Path:
-    spec = importlib.util.find_spec("triton")
-    if spec is None or spec.origin is None:
-        raise EnvironmentLacks("Triton is not installed", "pip install triton")
-    path = Path(spec.origin).parent / "backends" / "nvidia" / "bin" / name
-    if not path.exists():
-        raise EnvironmentLacks(f"this Triton brings no {name}", "install Triton's wheel from PyPI")
-    return path
+@dataclass(frozen=True)
+class Assembled:
+    """What the tools say of one kernel on one device, launch parameters aside."""
+
+    registers: int
+    spill_store_bytes: int
+    spill_load_bytes: int
+    static_shared_bytes: int
+    straight_census: dict[str, int]
+    loop_census: dict[str, int]
+    straight: WarpPath
+    loop: WarpPath
+    loads_in_flight: float
 
 
 def facts(kernel: Kernel, spec: DeviceSpec) -> CompiledFacts:
-    """Assemble the kernel's PTX for the device. Raises `AssemblyError` if ptxas refuses it."""
-    text = f"{_VERSION}|{spec.compute_capability}|{kernel.ptx}"
-    key = hashlib.sha256(text.encode()).hexdigest()
-    stored = _cache() / "cubin" / key[:2] / f"{key}.json"
-    raw: dict[str, object] | None = None
-    with suppress(OSError, ValueError):
-        raw = json.loads(stored.read_text(encoding="utf-8"))
-    if raw is None:
-        raw = _assemble(kernel, spec)
-        with suppress(OSError):
-            stored.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            handle, name = tempfile.mkstemp(dir=stored.parent)
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                json.dump(raw, file)
-            Path(name).replace(stored)
-    registers, static = int(str(raw["registers"])), int(str(raw["static"]))
-    threads = 32 * kernel.num_warps
-    ctas, limiter = resident_ctas(spec, threads, registers, static + kernel.shared_bytes)
-    sass = raw["sass"]
-    assert isinstance(sass, dict)
+    """Assemble the kernel's PTX for the device.
+
+    Raises `AssemblyError` if ptxas refuses it and `EnvironmentLacks` if there are no tools.
+    """
+    made = _assembled(kernel, spec)
+    shared = made.static_shared_bytes + kernel.shared_bytes
+    ctas, limiter = resident_ctas(spec, 32 * kernel.num_warps, made.registers, shared)
+    names = made.straight_census.keys() | made.loop_census.keys()
     return CompiledFacts(
-        registers=registers,
-        spill_store_bytes=int(str(raw["spill_stores"])),
-        spill_load_bytes=int(str(raw["spill_loads"])),
-        static_shared_bytes=static,
+        registers=made.registers,
+        spill_store_bytes=made.spill_store_bytes,
+        spill_load_bytes=made.spill_load_bytes,
+        static_shared_bytes=made.static_shared_bytes,
         dynamic_shared_bytes=kernel.shared_bytes,
         ctas_per_sm=ctas,
         limiter=limiter,
         occupancy=min(1.0, ctas * kernel.num_warps / spec.max_warps_per_sm),
-        sass={str(k): int(v) for k, v in sass.items()},
+        sass={
+            n: made.straight_census.get(n, 0) + made.loop_census.get(n, 0) for n in sorted(names)
+        },
+        sass_loop=made.loop_census,
+        straight=made.straight,
+        loop=made.loop,
+        loads_in_flight=made.loads_in_flight,
     )
+
+
+def _assembled(kernel: Kernel, spec: DeviceSpec) -> Assembled:
+    """From the user's cache, else from the tools. The key covers the tools and the latencies."""
+    latencies = (spec.l1_latency_cycles, spec.l2_latency_cycles, spec.dram_latency_cycles,
+                 spec.shared_latency_cycles)  # fmt: skip
+    text = f"{_VERSION}|{_tool('ptxas').stat().st_size}|{spec.arch}|{latencies}|{kernel.ptx}"
+    key = hashlib.sha256(text.encode()).hexdigest()
+    stored = _cache() / "cubin" / key[:2] / f"{key}.json"
+    with suppress(OSError, ValueError, TypeError, KeyError):
+        raw = json.loads(stored.read_text(encoding="utf-8"))
+        return Assembled(
+            **{**raw, "straight": WarpPath(**raw["straight"]), "loop": WarpPath(**raw["loop"])}
+        )
+    made = assemble(kernel.ptx, kernel.name, spec)
+    # A cache that cannot be written costs time, nothing else.
+    with suppress(OSError):
+        stored.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        handle, name = tempfile.mkstemp(dir=stored.parent)
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            json.dump(asdict(made), file)
+        Path(name).replace(stored)
+    return made
+
+
+def assemble(ptx: str, name: str, spec: DeviceSpec) -> Assembled:
+    """Run ptxas and cuobjdump. Raises as `facts` does."""
+    with tempfile.TemporaryDirectory(prefix="kopt-") as folder:
+        source, target = Path(folder) / "kernel.ptx", Path(folder) / "kernel.cubin"
+        source.write_text(ptx, encoding="utf-8")
+        report = _run("ptxas", "-v", f"--gpu-name={spec.arch}", str(source), "-o", str(target))
+        if report.returncode:
+            raise AssemblyError(f"ptxas refuses {name}: {report.stderr.strip()[:500]}")
+        listed = _run("cuobjdump", "-sass", str(target))
+        if listed.returncode:
+            raise EnvironmentLacks(f"cuobjdump fails: {listed.stderr.strip()[:300]}")
+    listing = sass.parse(listed.stdout)
+    return Assembled(
+        registers=_number(r"Used (\d+) registers", report.stderr),
+        spill_store_bytes=_number(r"(\d+) bytes spill stores", report.stderr),
+        spill_load_bytes=_number(r"(\d+) bytes spill loads", report.stderr),
+        static_shared_bytes=_number(r"(\d+) bytes smem", report.stderr),
+        straight_census=sass.census(listing, False),
+        loop_census=sass.census(listing, True),
+        straight=sass.path(listing, False, spec),
+        loop=sass.path(listing, True, spec),
+        loads_in_flight=sass.loads_in_flight(listing),
+    )
+
+
+def _run(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [str(_tool(name)), *arguments]
+    try:
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise AssemblyError(f"{name} did not finish in {TIMEOUT_S} s") from error
+    except OSError as error:
+        raise EnvironmentLacks(
+            f"{name} cannot be run: {error.strerror}", "pip install --force-reinstall triton"
+        ) from error
+
+
+def _tool(name: str) -> Path:
+    """The tool in the Triton wheel; `ptxas-blackwell` is for later devices."""
+    found = importlib.util.find_spec("triton")
+    if found is None or found.origin is None:
+        raise EnvironmentLacks("Triton is not installed", "pip install triton")
+    path = Path(found.origin).parent / "backends" / "nvidia" / "bin" / name
+    if not path.exists():
+        raise EnvironmentLacks(f"this Triton brings no {name}", "install Triton's wheel from PyPI")
+    return path
 
 
 def _cache() -> Path:
@@ -85,39 +154,6 @@ def _cache() -> Path:
     if chosen:
         return Path(chosen)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kopt"
-
-
-def _assemble(kernel: Kernel, spec: DeviceSpec) -> dict[str, object]:
-    with tempfile.TemporaryDirectory(prefix="kopt-") as folder:
-        source, target = Path(folder) / "kernel.ptx", Path(folder) / "kernel.cubin"
-        source.write_text(kernel.ptx, encoding="utf-8")
-        done = subprocess.run(
-            [_tool("ptxas"), "-v", f"--gpu-name=sm_{spec.compute_capability}", source, "-o", target],
-            capture_output=True, text=True, timeout=120, check=False,
-        )  # fmt: skip
-        if done.returncode:
-            raise AssemblyError(f"ptxas refuses {kernel.name}: {done.stderr.strip()[:500]}")
-        listing = subprocess.run(
-            [_tool("cuobjdump"), "-sass", target],
-            capture_output=True, text=True, timeout=120, check=False,
-        )  # fmt: skip
-        if listing.returncode:
-            raise EnvironmentLacks(f"cuobjdump fails: {listing.stderr.strip()[:300]}")
-    census: Counter[str] = Counter()
-    for opcode in _SASS.findall(listing.stdout):
-        base = opcode.split(".")[0]
-        census["total"] += base != "NOP"
-        if base in _CLASSES:
-            census[_CLASSES[base]] += 1
-        if opcode.startswith("HMMA") and "TF32" in opcode:
-            census["hmma_tf32"] += 1
-    return {
-        "registers": _number(r"Used (\d+) registers", done.stderr),
-        "spill_stores": _number(r"(\d+) bytes spill stores", done.stderr),
-        "spill_loads": _number(r"(\d+) bytes spill loads", done.stderr),
-        "static": _number(r"(\d+) bytes smem", done.stderr),
-        "sass": dict(census),
-    }
 
 
 def _number(pattern: str, text: str) -> int:

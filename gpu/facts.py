@@ -5,10 +5,25 @@ Plain data that travels as JSON between the device process and the judge.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from kopt.gpu.counters import Finding, LaunchCounters
+
+
+@dataclass(frozen=True)
+class WarpPath:
+    """One warp alone over a piece of SASS, in cycles: see `kopt.gpu.sass`."""
+
+    issue_cycles: float = 0.0
+    """Issue and fixed latencies, nothing waited for."""
+    l1_cycles: float = 0.0
+    """All of it, when every global load hits the L1."""
+    l2_cycles: float = 0.0
+    dram_cycles: float = 0.0
+    waits: dict[str, float] = field(default_factory=dict)
+    """Cycles waited for results when global loads come from DRAM, by class: `global`, `shared`,
+    `shuffle`, `variable`, `barrier`, `drain`, `l1`."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +42,16 @@ class CompiledFacts:
     occupancy: float
     """Theoretical: resident warps over the SM's maximum, 0 to 1."""
     sass: dict[str, int]
-    """Static SASS instructions by class, e.g. `ffma`, `hmma`, `imma`, `ldg`, `stg`, `lds`, `mufu`."""
+    """Static SASS instructions: `total`, `anchors` (made one for one from PTX), `pipe_<pipe>`, and
+    by opcode, e.g. `ffma`, `hmma`, `ldg`, `mufu`."""
+    sass_loop: dict[str, int] = field(default_factory=dict)
+    """Those of them inside loops."""
+    straight: WarpPath = WarpPath()
+    """The code outside loops."""
+    loop: WarpPath = WarpPath()
+    """Once around the loops."""
+    loads_in_flight: float = 1.0
+    """Global loads that a warp has in flight when it waits for one."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +72,9 @@ class CacheTraffic:
     coverage: float
     """Share of the grid's CTAs whose accesses were seen."""
     atomic_hottest_requests: int = 0
-    """Atomic sector requests on the 128-byte line that gets most of them."""
+    """Atomic requests on the 32-byte sector that gets most of them."""
+    l1_wavefronts: int = 0
+    """Distinct 128-byte lines of all requests to global memory: passes of the L1's data stage."""
 
 
 @dataclass(frozen=True)

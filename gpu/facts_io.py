@@ -10,7 +10,14 @@ from typing import Any, TypeVar
 import numpy as np
 
 from kopt.gpu.counters import Finding, LaunchCounters, Site
-from kopt.gpu.facts import CacheTraffic, CallFacts, CompiledFacts, LaunchFacts, OperatorFacts
+from kopt.gpu.facts import (
+    CacheTraffic,
+    CallFacts,
+    CompiledFacts,
+    LaunchFacts,
+    OperatorFacts,
+    WarpPath,
+)
 from kopt.gpu.trace import Json
 
 T = TypeVar("T")
@@ -39,7 +46,7 @@ def from_json(raw: Any) -> CallFacts:
 
 
 _CLASSES = (CallFacts, LaunchFacts, OperatorFacts, CompiledFacts, CacheTraffic, Finding,
-            LaunchCounters, Site)  # fmt: skip
+            LaunchCounters, Site, WarpPath)  # fmt: skip
 
 
 def _build(kind: type[T], raw: dict[str, Any]) -> T:

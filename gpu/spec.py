@@ -53,8 +53,13 @@ class DeviceSpec:
     fp16_lanes: float
     int_lanes: float
     sfu_lanes: float
+    """Special functions and the slow conversions."""
+    shuffle_lanes: float
     lsu_lanes: float
+    """A warp's request takes 32 / `lsu_lanes` cycles."""
     shared_bytes_per_cycle: float
+    l2_bytes_per_cycle_per_sm: float
+    """The most that one SM gets from the L2."""
     mma_fp16_fma: float
     """Tensor-core FMA with fp16 or bf16 inputs, dense."""
     mma_tf32_fma: float
@@ -65,18 +70,31 @@ class DeviceSpec:
     dram_latency_cycles: float
     launch_overhead_us: float
     """Between dependent kernels of one stream."""
+    atomics_per_cycle: float
+    """Atomic 32-byte sectors that the whole L2 takes."""
+    atomic_cycles: float
+    """Cycles between two atomic requests on one sector."""
+    host_copy_bytes_per_s: float
+    synchronise_us: float
     dram_uncertainty: float
     """Relative; the same for both arms of a comparison."""
     l2_uncertainty: float
     issue_uncertainty: float
     latency_uncertainty: float
     launch_uncertainty: float
+    operator_uncertainty: float
+    """Of the library efficiencies in gpu/operators.py."""
     sources: tuple[str, ...]
 
     @property
-    def max_threads_per_sm(self) -> int:
-        """Resident threads."""
-        return 32 * self.max_warps_per_sm
+    def dram_ceiling_bytes_per_s(self) -> float:
+        """What a copy reaches."""
+        return self.dram_bytes_per_s * self.dram_efficiency
+
+    @property
+    def arch(self) -> str:
+        """`sm_80`, …"""
+        return f"sm_{self.compute_capability}"
 
 
 def _read(path: Path) -> DeviceSpec:
