@@ -1,0 +1,352 @@
+"""Triton's TTIR text as a graph of operations: enough of MLIR to see loops, loads and reductions.
+
+The text is what the compiler left beside the PTX: SSA operations, one a line, with regions in
+braces and source locations as `loc(#n)`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+_ASSIGN = re.compile(r"^(?:(%[\w$.]+)(?::(\d+))?\s*=\s*)?(.*)$", re.DOTALL)
+_NAME = re.compile(r'^"?([a-z_]+\.[a-z_0-9.]+)"?')
+_VALUE = re.compile(r"%[\w$.]+(?:#\d+)?")
+_TRAILING_LOC = re.compile(r"\s*loc\((#loc\d*|unknown|\"[^\"]*\"[^)]*)\)\s*$")
+_LOC_DEF = re.compile(r"^(#loc\d*)\s*=\s*loc\((.*)\)\s*$", re.MULTILINE)
+_PLACE = re.compile(r'^"([^"]+)":(\d+):(\d+)')
+_ARGUMENT = re.compile(r"(%[\w$.]+):\s*([^,{]+?)(?:\s*\{[^}]*\})?\s*(?:loc\([^)]*(?:\([^)]*\))?\))?\s*(?:,|$)")
+
+
+@dataclass
+class Operation:
+    """One operation. `results` and `operands` are SSA names, e.g. `%acc_3` or `%for#1`."""
+
+    name: str
+    results: tuple[str, ...]
+    operands: tuple[str, ...]
+    text: str
+    """The operation without results and location."""
+    file: str
+    line: int
+    """Where the user's file has it (call sites are followed outwards); 0 if nowhere."""
+    block: Block | None = None
+    """The block that holds it."""
+    regions: list[Block] = field(default_factory=list)
+
+    @property
+    def type(self) -> str:
+        """What follows the last colon: the result's type for most operations."""
+        return self.text.rsplit(" : ", 1)[-1].strip() if " : " in self.text else ""
+
+
+@dataclass
+class Block:
+    """Straight-line operations; `arguments` of loops are the induction variable, then the carried
+    values."""
+
+    arguments: tuple[str, ...]
+    operations: list[Operation] = field(default_factory=list)
+    parent: Operation | None = None
+
+
+@dataclass(frozen=True)
+class Loop:
+    """An `scf.for`."""
+
+    operation: Operation
+    variable: str
+    lower: str
+    upper: str
+    step: str
+    initial: tuple[str, ...]
+    carried: tuple[str, ...]
+    """Names of the carried values inside the body."""
+    body: Block
+
+    @property
+    def yields(self) -> tuple[str, ...]:
+        """What the body hands to the next iteration."""
+        last = self.body.operations[-1] if self.body.operations else None
+        return last.operands if last is not None and last.name == "scf.yield" else ()
+
+
+@dataclass
+class Module:
+    """One kernel."""
+
+    arguments: tuple[str, ...]
+    """Names without `%`, in order."""
+    body: Block
+    definitions: dict[str, Operation]
+
+    def walk(self, block: Block | None = None) -> Iterator[Operation]:
+        """All operations, outer before inner, in program order."""
+        for operation in (block or self.body).operations:
+            yield operation
+            for region in operation.regions:
+                yield from self.walk(region)
+
+    def loops(self) -> list[Loop]:
+        """All `scf.for` loops in program order."""
+        return [_loop(op) for op in self.walk() if op.name == "scf.for"]
+
+    def constant(self, value: str) -> float | None:
+        """The number that a value is known to be, splats included."""
+        operation = self.definitions.get(value)
+        if operation is None:
+            return None
+        if operation.name in {"tt.splat", "arith.extsi", "arith.extui"}:
+            return self.constant(operation.operands[0])
+        if operation.name != "arith.constant":
+            return None
+        text = operation.text.split(" ", 1)[1].split(" : ")[0].strip()
+        inner = re.match(r"dense<(.*)>", text)
+        return _number(inner.group(1) if inner else text)
+
+    def argument(self, value: str) -> str | None:
+        """The kernel argument that a value is, through casts and splats."""
+        name = value.removeprefix("%")
+        if name in self.arguments:
+            return name
+        operation = self.definitions.get(value)
+        if operation is not None and operation.name in {
+            "tt.splat", "arith.extsi", "arith.extui", "arith.trunci", "tt.broadcast",
+            "tt.expand_dims", "tt.bitcast",
+        }:  # fmt: skip
+            return self.argument(operation.operands[0])
+        return None
+
+    def base(self, pointer: str) -> str | None:
+        """The pointer argument at the root of an address computation."""
+        seen: set[str] = set()
+        while pointer not in seen:
+            seen.add(pointer)
+            name = pointer.removeprefix("%")
+            if name in self.arguments:
+                return name
+            operation = self.definitions.get(pointer)
+            if operation is None:
+                carried = self._initial(pointer)
+                if carried is None:
+                    return None
+                pointer = carried
+                continue
+            if not operation.operands:
+                return None
+            if operation.name == "scf.for":
+                index = operation.results.index(pointer) if pointer in operation.results else 0
+                pointer = _loop(operation).initial[index]
+                continue
+            pointer = operation.operands[0]
+        return None
+
+    def _initial(self, value: str) -> str | None:
+        """What a loop-carried value starts as."""
+        for loop in self.loops():
+            if value in loop.carried:
+                return loop.initial[loop.carried.index(value)]
+        return None
+
+    def key(self, value: str, rename: dict[str, str], depth: int = 0) -> str:
+        """The expression that computes a value, equal for equal expressions; `rename` gives names
+        to values that are to be taken as the same, such as the induction variables of two loops."""
+        if value in rename:
+            return rename[value]
+        operation = self.definitions.get(value)
+        if operation is None or depth > 60 or operation.regions:
+            return value
+        inner = ",".join(self.key(o, rename, depth + 1) for o in operation.operands)
+        shape = _VALUE.sub("", operation.text)
+        return f"{shape}({inner})"
+
+    def depends(self, value: str, on: str) -> bool:
+        """Whether a value is computed from another."""
+        stack, seen = [value], set()
+        while stack:
+            current = stack.pop()
+            if current == on:
+                return True
+            if current in seen:
+                continue
+            seen.add(current)
+            operation = self.definitions.get(current)
+            if operation is not None:
+                stack.extend(operation.operands)
+                for region in operation.regions:
+                    for inner in self.walk(region):
+                        stack.extend(inner.operands)
+            else:
+                start = self._initial(current)
+                if start is not None:
+                    stack.append(start)
+        return False
+
+    def combine(self, reduce: Operation) -> str:
+        """The operation that a `tt.reduce` combines with, e.g. `arith.addf`; "" if it is a mix."""
+        names = [
+            op.name
+            for region in reduce.regions
+            for op in self.walk(region)
+            if op.name != "tt.reduce.return"
+        ]
+        return names[0] if len(names) == 1 else ""
+
+
+def _number(text: str) -> float | None:
+    if text in {"true", "false"}:
+        return float(text == "true")
+    if text.startswith("0x"):
+        import struct
+
+        bits = int(text, 16)
+        form = {4: "<e", 8: "<f", 16: "<d"}.get(len(text) - 2)
+        if form is None:
+            return None
+        return float(struct.unpack(form, bits.to_bytes((len(text) - 2) // 2, "little"))[0])
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _loop(operation: Operation) -> Loop:
+    head = re.search(
+        r"scf\.for\s+(%[\w$.]+)\s*=\s*(%[\w$.#]+)\s+to\s+(%[\w$.#]+)\s+step\s+(%[\w$.#]+)",
+        operation.text,
+    )
+    assert head is not None, operation.text
+    carried = re.search(r"iter_args\((.*?)\)\s*->", operation.text)
+    pairs = re.findall(r"(%[\w$.]+)\s*=\s*(%[\w$.#]+)", carried.group(1)) if carried else []
+    variable, lower, upper, step = head.groups()
+    return Loop(
+        operation,
+        variable,
+        lower,
+        upper,
+        step,
+        tuple(start for _, start in pairs),
+        tuple(name for name, _ in pairs),
+        operation.regions[0],
+    )
+
+
+def parse(text: str) -> Module:
+    """The graph of the public kernel in a TTIR module."""
+    places = _Places(text)
+    lines = [line.strip() for line in text.splitlines()]
+    start = next(i for i, line in enumerate(lines) if line.startswith("tt.func public"))
+    head = lines[start]
+    inside = head[head.index("(") + 1 : _closing(head, head.index("("))]
+    arguments = tuple(m.group(1)[1:] for m in _ARGUMENT.finditer(inside))
+    body = Block(arguments)
+    definitions: dict[str, Operation] = {}
+    stack: list[Block] = [body]
+    for raw in lines[start + 1 :]:
+        if not raw or raw.startswith(("#", "//")):
+            continue
+        if raw.startswith("^"):
+            names = tuple(m.group(1) for m in _ARGUMENT.finditer(raw[raw.find("(") + 1 : raw.rfind(")")]))
+            block = stack[-1]
+            if block.operations:
+                block = Block(names, parent=block.parent)
+                assert block.parent is not None
+                block.parent.regions.append(block)
+                stack[-1] = block
+            else:
+                block.arguments = names
+            continue
+        if raw.startswith("}"):
+            closed = stack.pop()
+            if not stack:
+                break
+            owner = closed.parent
+            rest, place = places.split(raw)
+            if owner is not None and place is not None:
+                owner.file, owner.line = place
+            if rest.rstrip().endswith("{"):
+                # `} else {` or `} do {`: the next region of the same operation.
+                assert owner is not None
+                block = Block((), parent=owner)
+                owner.regions.append(block)
+                stack.append(block)
+            elif owner is not None:
+                owner.text += " " + rest.lstrip("}) ")
+            continue
+        stripped, place = places.split(raw)
+        match = _ASSIGN.match(stripped)
+        assert match is not None
+        result, count, rest = match.groups()
+        name = _NAME.match(rest)
+        opens = rest.rstrip().endswith("{")
+        file, line = place or ("", 0)
+        results = () if result is None else (
+            (result,) if count is None else tuple(f"{result}#{i}" for i in range(int(count)))
+        )
+        operation = Operation(
+            name.group(1) if name else rest.split(" ")[0],
+            results,
+            tuple(_VALUE.findall(_arguments(rest))),
+            rest,
+            file,
+            line,
+            stack[-1],
+        )
+        stack[-1].operations.append(operation)
+        for one in results:
+            definitions[one] = operation
+        if opens:
+            block = Block((), parent=operation)
+            operation.regions.append(block)
+            stack.append(block)
+    module = Module(arguments, body, definitions)
+    for loop in module.loops():
+        loop.body.arguments = (loop.variable, *loop.carried)
+    return module
+
+
+def _arguments(rest: str) -> str:
+    """The part of an operation with its operands; of a loop, without the names it defines."""
+    if rest.startswith("scf.for"):
+        return re.sub(r"(%[\w$.]+)\s*=\s*(?=%)", "", rest)
+    return rest
+
+
+def _closing(text: str, start: int) -> int:
+    depth = 0
+    for position in range(start, len(text)):
+        depth += (text[position] == "(") - (text[position] == ")")
+        if depth == 0:
+            return position
+    return len(text)
+
+
+class _Places:
+    """Source places of `loc` references."""
+
+    def __init__(self, text: str) -> None:
+        self.table = {name: body for name, body in _LOC_DEF.findall(text)}
+
+    def split(self, raw: str) -> tuple[str, tuple[str, int] | None]:
+        """A line without its location, and the place."""
+        match = _TRAILING_LOC.search(raw)
+        if match is None:
+            return raw, None
+        return raw[: match.start()], self.place(match.group(1))
+
+    def place(self, reference: str, depth: int = 0) -> tuple[str, int] | None:
+        """File and line; of an inlined call, those of the outermost call site."""
+        body = self.table.get(reference, reference)
+        if depth > 30:
+            return None
+        site = re.match(r"callsite\((.*) at (.*)\)$", body)
+        if site:
+            return self.place(site.group(2), depth + 1) or self.place(site.group(1), depth + 1)
+        found = _PLACE.match(body)
+        if found:
+            return found.group(1), int(found.group(2))
+        named = re.match(r'^"[^"]*"\((.*)\)$', body)
+        if named:
+            return self.place(named.group(1), depth + 1)
+        return None
