@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from kopt.gpu.errors import EnvironmentLacks
-from kopt.sandbox import select, view
+from kopt.sandbox import bubblewrap, select, view
 from kopt.sandbox.protocol import Outcome
 from kopt.sandbox.warm import Settings, WarmSandbox
 
@@ -73,6 +74,16 @@ def test_a_job_sees_the_interpreter_and_its_own_paths(
             *("fd", "full", "null", "random", "shm", "stderr", "stdout", "urandom", "zero")
         }
         assert not {".git", "agent", "tools", "docs"} & set(seen["repository"])  # type: ignore[arg-type]
+
+
+def test_it_works_wherever_bubblewrap_makes_namespaces(tmp_path: Path, quick: Settings) -> None:
+    namespaces = ["--unshare-user", "--unshare-pid", "--unshare-net", "--proc", "/proc"]
+    try:
+        subprocess.run(["bwrap", "--ro-bind", "/", "/", *namespaces, "true"], check=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(str(error))
+    for backend in bubblewrap.variants():
+        assert WarmSandbox(backend, tmp_path, quick).probe() is None
 
 
 def test_links_on_the_way_are_kept(bubble: WarmSandbox, run_file: RunFile, tmp_path: Path) -> None:

@@ -58,6 +58,10 @@ def test_a_job_has_no_rights_and_a_clean_environment(
     }
 
 
+def test_it_works_wherever_linux_runs(tmp_path: Path, quick: Settings) -> None:
+    assert WarmSandbox(Local(), tmp_path, quick).probe() is None
+
+
 def test_root_uses_an_unused_user(tmp_path: Path, quick: Settings) -> None:
     if os.geteuid() != 0:
         pytest.skip("needs root")
