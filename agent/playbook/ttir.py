@@ -19,6 +19,10 @@ _PLACE = re.compile(r'^"([^"]+)":(\d+):(\d+)')
 _ARGUMENT = re.compile(r"(%[\w$.]+):\s*([^,{]+?)(?:\s*\{[^}]*\})?\s*(?:loc\([^)]*(?:\([^)]*\))?\))?\s*(?:,|$)")
 
 
+Place = tuple[str, int]
+"""File and line."""
+
+
 @dataclass
 class Operation:
     """One operation. `results` and `operands` are SSA names, e.g. `%acc_3` or `%for#1`."""
@@ -30,7 +34,9 @@ class Operation:
     """The operation without results and location."""
     file: str
     line: int
-    """Where the user's file has it (call sites are followed outwards); 0 if nowhere."""
+    """Where the kernel has it: of an inlined call, the outermost call site; 0 if nowhere."""
+    inner: tuple[str, int] = ("", 0)
+    """Where it is written: in a helper function, the line there."""
     block: Block | None = None
     """The block that holds it."""
     regions: list[Block] = field(default_factory=list)
@@ -264,7 +270,7 @@ def parse(text: str) -> Module:
             owner = closed.parent
             rest, place = places.split(raw)
             if owner is not None and place is not None:
-                owner.file, owner.line = place
+                (owner.file, owner.line), owner.inner = place
             if rest.rstrip().endswith("{"):
                 # `} else {` or `} do {`: the next region of the same operation.
                 assert owner is not None
@@ -280,7 +286,7 @@ def parse(text: str) -> Module:
         result, count, rest = match.groups()
         name = _NAME.match(rest)
         opens = rest.rstrip().endswith("{")
-        file, line = place or ("", 0)
+        (file, line), inner = place or (("", 0), ("", 0))
         results = () if result is None else (
             (result,) if count is None else tuple(f"{result}#{i}" for i in range(int(count)))
         )
@@ -291,6 +297,7 @@ def parse(text: str) -> Module:
             rest,
             file,
             line,
+            inner,
             stack[-1],
         )
         stack[-1].operations.append(operation)
@@ -328,25 +335,33 @@ class _Places:
     def __init__(self, text: str) -> None:
         self.table = {name: body for name, body in _LOC_DEF.findall(text)}
 
-    def split(self, raw: str) -> tuple[str, tuple[str, int] | None]:
-        """A line without its location, and the place."""
+    def split(self, raw: str) -> tuple[str, tuple[Place, Place] | None]:
+        """A line without its location, and the outermost and innermost places."""
         match = _TRAILING_LOC.search(raw)
         if match is None:
             return raw, None
-        return raw[: match.start()], self.place(match.group(1))
+        outer = self.place(match.group(1), outermost=True)
+        inner = self.place(match.group(1), outermost=False)
+        places = (outer, inner) if outer is not None and inner is not None else None
+        return raw[: match.start()], places
 
-    def place(self, reference: str, depth: int = 0) -> tuple[str, int] | None:
-        """File and line; of an inlined call, those of the outermost call site."""
+    def place(self, reference: str, *, outermost: bool, depth: int = 0) -> Place | None:
+        """File and line; of an inlined call, those of the call site or of the callee."""
         body = self.table.get(reference, reference)
         if depth > 30:
             return None
         site = re.match(r"callsite\((.*) at (.*)\)$", body)
         if site:
-            return self.place(site.group(2), depth + 1) or self.place(site.group(1), depth + 1)
-        found = _PLACE.match(body)
-        if found:
-            return found.group(1), int(found.group(2))
+            order = (2, 1) if outermost else (1, 2)
+            for group in order:
+                found = self.place(site.group(group), outermost=outermost, depth=depth + 1)
+                if found is not None:
+                    return found
+            return None
+        place = _PLACE.match(body)
+        if place:
+            return place.group(1), int(place.group(2))
         named = re.match(r'^"[^"]*"\((.*)\)$', body)
         if named:
-            return self.place(named.group(1), depth + 1)
+            return self.place(named.group(1), outermost=outermost, depth=depth + 1)
         return None

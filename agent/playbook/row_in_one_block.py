@@ -1,0 +1,257 @@
+"""Collapse the loops over a row into one block that stays in registers."""
+
+from __future__ import annotations
+
+import libcst as cst
+import libcst.matchers as m
+
+from kopt.agent.playbook.base import CallEvidence, KernelEvidence, Proposal
+from kopt.agent.playbook.loops import (
+    RowLoop,
+    argument_value,
+    reread_sentence,
+    row_loops,
+    siblings,
+    statements,
+)
+from kopt.agent.playbook.source import (
+    Source,
+    names_read,
+    parsed,
+    set_arguments,
+    substitute,
+    target_name,
+)
+from kopt.tools.models import Effect
+
+MOST_PER_THREAD = 64
+"""Elements of the row that one thread may hold in registers."""
+
+
+class RowInOneBlock:
+    """Sibling loops over equal pointers whose row fits in the registers of one CTA."""
+
+    name = "row_in_one_block"
+
+    def propose(self, call: CallEvidence) -> list[Proposal]:
+        """One proposal for each group of loops and useful number of warps."""
+        found = []
+        for kernel in call.ranked:
+            for group in siblings(row_loops(kernel)):
+                found += self._group(call, kernel, group)
+        return found
+
+    def _group(
+        self, call: CallEvidence, kernel: KernelEvidence, group: list[RowLoop]
+    ) -> list[Proposal]:
+        length = argument_value(kernel, group[0].length)
+        if length is None or length <= group[0].block_value:
+            return []
+        block = 1 << (length - 1).bit_length()
+        traffic = kernel.launch.traffic
+        found = []
+        for warps in (4, 8, 16, 32):
+            per_thread = block / (32 * warps)
+            if per_thread > MOST_PER_THREAD or (per_thread < 4 and warps > 4):
+                continue
+            text = _rewritten(call, kernel, group, warps)
+            if text is None:
+                continue
+            needed = traffic.compulsory_read_bytes
+            found.append(
+                Proposal(
+                    technique=self.name,
+                    source=text,
+                    rationale=(
+                        f"a row of {length:,} elements fits in one block of {block:,}: with"
+                        f" {warps} warps each thread keeps {per_thread:.0f} elements in registers,"
+                        " and the row is read once"
+                    ),
+                    evidence=(reread_sentence(call, kernel, group),),
+                    predicted=(
+                        Effect(
+                            metric="dram_bytes",
+                            before=float(traffic.dram_read_bytes + traffic.dram_write_bytes),
+                            after=float(needed + traffic.dram_write_bytes),
+                            direction="down",
+                            sentence="every element is read from DRAM once",
+                        ),
+                    ),
+                    conditions=(
+                        f"rows of at most {32 * 32 * MOST_PER_THREAD:,} elements; longer rows spill"
+                    ),
+                )
+            )
+        # Middling numbers of warps first: few leave latency exposed, many make barriers dear.
+        found.sort(key=lambda p: abs(_warps(p) - max(4, block / 32 / 16)))
+        return found[:3]
+
+
+def _warps(proposal: Proposal) -> float:
+    return float(proposal.rationale.split(" with ")[1].split(" ")[0])
+
+
+def _rewritten(
+    call: CallEvidence, kernel: KernelEvidence, group: list[RowLoop], warps: int
+) -> str | None:
+    source = Source(call.source)
+    sites = source.sites(kernel.kernel.name)
+    fors = statements(source, group)
+    function = source.functions().get(kernel.kernel.name)
+    if fors is None or len(sites) != 1 or function is None:
+        return None
+    site = sites[0]
+    bound = site.arguments.get(group[0].length)
+    if bound is None or group[0].block not in site.arguments:
+        return None
+    owner = source.parent(fors[0])
+    if not isinstance(owner, cst.IndentedBlock):
+        return None
+    body = _straight(source, owner, fors)
+    if body is None:
+        return None
+    length = source.code(bound.value)
+    size = (
+        f"triton.next_power_of_2({length})"
+        if source.imports("triton")
+        else f"1 << ({length} - 1).bit_length()"
+    )
+    names = [p.name.value for p in function.params.params]
+    new_call = set_arguments(site.call, {group[0].block: size, "num_warps": str(warps)}, names)
+    return source.replace([(owner, owner.with_changes(body=body)), (site.call, new_call)])
+
+
+def _straight(
+    source: Source, owner: cst.IndentedBlock, fors: list[cst.For]
+) -> list[cst.BaseStatement] | None:
+    """The owner's statements with each loop replaced by its body at start 0, nothing twice."""
+    chosen = {id(node) for node in fors}
+    flat: list[cst.BaseStatement] = []
+    for statement in owner.body:
+        if id(statement) not in chosen:
+            flat.append(statement)
+            continue
+        assert isinstance(statement, cst.For)
+        assert isinstance(statement.target, cst.Name)
+        assert isinstance(statement.body, cst.IndentedBlock)
+        inner = [_at_zero(s, statement.target.value) for s in statement.body.body]
+        if any(m.findall(s, m.Break() | m.Continue()) for s in inner):
+            return None
+        if inner:
+            comment = [*statement.leading_lines, *inner[0].leading_lines]
+            inner[0] = inner[0].with_changes(leading_lines=comment)
+        flat.extend(inner)
+    return _once(source, flat)
+
+
+def _at_zero(statement: cst.BaseStatement, variable: str) -> cst.BaseStatement:
+    """The statement of the only iteration: the loop variable is 0."""
+
+    def test(node: cst.BaseExpression) -> cst.BaseExpression | None:
+        if isinstance(node, cst.Name) and node.value == variable:
+            return cst.Integer("0")
+        if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Add):
+            if m.matches(node.left, m.Integer("0")):
+                return node.right
+            if m.matches(node.right, m.Integer("0")):
+                return node.left
+        return None
+
+    result = substitute(statement, test)
+    assert isinstance(result, cst.BaseStatement)
+    return result
+
+
+def _once(source: Source, flat: list[cst.BaseStatement]) -> list[cst.BaseStatement]:
+    """Without assignments that repeat an earlier one, and with repeated loads named once."""
+    flat = _name_loads(source, flat)
+    kept: list[cst.BaseStatement] = []
+    known: dict[str, tuple[str, set[str]]] = {}
+    for statement in flat:
+        name = target_name(statement)
+        pure = (
+            isinstance(statement, cst.SimpleStatementLine)
+            and isinstance(statement.body[0], cst.Assign)
+            and name is not None
+        )
+        if pure:
+            assert isinstance(statement, cst.SimpleStatementLine)
+            assign = statement.body[0]
+            assert isinstance(assign, cst.Assign)
+            assert name is not None
+            text = source.module.code_for_node(assign.value)
+            if known.get(name, ("", set()))[0] == text:
+                continue
+            reads = names_read(assign.value)
+            known = {k: v for k, v in known.items() if k != name and name not in v[1]}
+            if name not in reads:
+                known[name] = (text, reads)
+        else:
+            changed = _assigned(statement)
+            known = {
+                k: v for k, v in known.items() if k not in changed and not (v[1] & changed)
+            }
+        kept.append(statement)
+    return kept
+
+
+def _assigned(statement: cst.BaseStatement) -> set[str]:
+    found = set()
+    for node in m.findall(statement, m.Assign() | m.AugAssign() | m.AnnAssign()):
+        name = target_name(node)  # type: ignore[arg-type]
+        if name:
+            found.add(name)
+    return found
+
+
+def _name_loads(source: Source, flat: list[cst.BaseStatement]) -> list[cst.BaseStatement]:
+    """Give a load that is written inside larger expressions several times a name of its own."""
+    is_load = m.Call(func=m.Attribute(attr=m.Name("load")))
+    texts: dict[str, list[int]] = {}
+    for position, statement in enumerate(flat):
+        for call in m.findall(statement, is_load):
+            texts.setdefault(source.module.code_for_node(call), []).append(position)
+    used = {n for s in flat for n in names_read(s)} | names_read(source.module)
+    for text, places in texts.items():
+        if len(places) < 2 or _names_of_whole(source, flat, text):
+            continue
+        name = next(n for n in ["row", "values", *(f"row_{i}" for i in range(2, 99))] if n not in used)
+        used.add(name)
+
+        def test(
+            node: cst.BaseExpression, text: str = text, name: str = name
+        ) -> cst.BaseExpression | None:
+            if isinstance(node, cst.Call) and source.module.code_for_node(node) == text:
+                return cst.Name(name)
+            return None
+
+        first = places[0]
+        lines = flat[first].leading_lines if isinstance(flat[first], cst.SimpleStatementLine) else ()  # type: ignore[union-attr]
+        bound = cst.SimpleStatementLine(
+            [cst.Assign([cst.AssignTarget(cst.Name(name))], parsed(text))], leading_lines=lines
+        )
+        changed = [substitute(s, test) for s in flat]
+        if isinstance(changed[first], cst.SimpleStatementLine):
+            changed[first] = changed[first].with_changes(leading_lines=())
+        flat = [*changed[:first], bound, *changed[first:]]  # type: ignore[list-item]
+    return flat
+
+
+def _names_of_whole(source: Source, flat: list[cst.BaseStatement], text: str) -> bool:
+    """Whether every such load is the whole value of an assignment to one and the same name."""
+    names = set()
+    whole = 0
+    total = 0
+    for statement in flat:
+        total += sum(
+            source.module.code_for_node(c) == text
+            for c in m.findall(statement, m.Call(func=m.Attribute(attr=m.Name("load"))))
+        )
+        if isinstance(statement, cst.SimpleStatementLine) and isinstance(
+            statement.body[0], cst.Assign
+        ):
+            assign = statement.body[0]
+            if source.module.code_for_node(assign.value) == text:
+                whole += 1
+                names.add(target_name(statement))
+    return whole == total and len(names) == 1
