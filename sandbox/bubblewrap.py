@@ -52,6 +52,7 @@ class Bubblewrap:
             # processes have no say over the first one's.
             *("--tmpfs", "/dev", "--dir", str(NEW_ROOT), "--proc", "/proc"),
             *(word for device in DEVICES for word in ("--dev-bind", str(device), str(device))),
+            *("--dir", "/dev/shm", "--setenv", "TMPDIR", "/dev/shm"),
             *("--bind", str(root), str(root)),
             *(word for name in capabilities for word in ("--cap-add", name)),
             *("--chdir", "/", "--"),

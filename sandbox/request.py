@@ -28,7 +28,7 @@ class Boot:
     functions: str
     """`module:NAME` of the table of job functions."""
     preload: tuple[str, ...]
-    """Modules imported once, before any job."""
+    """Modules imported and `module:function`s called once, before any job."""
     search_path: tuple[str, ...]
     containment: Containment
     readable: tuple[str, ...]

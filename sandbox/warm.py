@@ -21,6 +21,20 @@ from kopt.sandbox.protocol import Job, Outcome
 from kopt.sandbox.request import Boot, Report, Request
 from kopt.sandbox.worker import Worker, WorkerDied
 
+PRELOAD = (
+    "torch",
+    "torch._dynamo",  # torch imports it at the first call of a function marked for it
+    "triton",
+    "triton.language.extra.libdevice",
+    "triton.compiler.code_generator",
+    "triton.experimental.gluon.nvidia.hopper",  # with all of gluon, at the first compilation
+    "triton.backends.nvidia.compiler",
+    "kopt.gpu.virtual.active",
+    "kopt.gpu.virtual.record",
+    "kopt.sandbox.warmup:warm",
+)
+"""What a first job would otherwise import by itself, and every later one again."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
@@ -28,14 +42,11 @@ class Settings:
 
     functions: str = "kopt.sandbox.jobs:FUNCTIONS"
     """`module:NAME` of the table of job functions."""
-    preload: tuple[str, ...] = (
-        "torch",
-        "triton",
-        "triton.language",
-        "triton.compiler",
-        "triton.backends.nvidia.compiler",
-    )
-    """Imported once; must start no threads and run no operator."""
+    preload: tuple[str, ...] = PRELOAD
+    """Modules imported once, in this order, and functions called once (`module:name`).
+
+    They must start no thread and run no operator.
+    """
     search_path: tuple[Path, ...] = ()
     """Folders to import from besides the interpreter's own."""
     readable: tuple[Path, ...] = ()

@@ -64,10 +64,18 @@ def main() -> None:
 
 def _load(boot: Boot) -> Mapping[str, keeper.Function]:
     for name in boot.preload:
-        importlib.import_module(name)
-    module, _, table = boot.functions.partition(":")
-    functions: Mapping[str, keeper.Function] = getattr(importlib.import_module(module), table)
+        thing = _named(name)
+        if callable(thing):
+            thing()
+    functions: Mapping[str, keeper.Function] = _named(boot.functions)  # type: ignore[assignment]
     return functions
+
+
+def _named(name: str) -> object:
+    """The module, or what `module:name` stands for."""
+    module, _, attribute = name.partition(":")
+    found = importlib.import_module(module)
+    return getattr(found, attribute) if attribute else found
 
 
 @dataclass

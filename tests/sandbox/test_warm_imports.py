@@ -28,6 +28,8 @@ def entry(folder, request):
     return {"threads": torch.get_num_threads(), "sum": float((a @ a).abs().sum()) > 0}
 """
 TRITON = """
+import sys
+BEFORE = set(sys.modules)
 import triton
 import triton.language as tl
 from triton.backends.compiler import GPUTarget
@@ -42,7 +44,8 @@ def entry(folder, request):
         add, {"x": "*fp32", "y": "*fp32", "n": "i32", "BLOCK": "constexpr"}, {(3,): 128}
     )
     kernel = triton.compile(source, target=GPUTarget("cuda", 80, 32))
-    return {"forms": sorted(kernel.asm), "entry": "add" in kernel.asm["ptx"]}
+    imported = [name for name in set(sys.modules) - BEFORE if name.startswith(("torch", "triton"))]
+    return {"forms": sorted(kernel.asm), "imported": imported}
 """
 MEMORY = """
 import torch
@@ -91,6 +94,7 @@ def test_triton_compiles_and_finds_its_cache_again(warm: WarmSandbox, tmp_path: 
         outcome = warm.run(Job(folder, "call", readable=(file,), cache=cache))
         assert outcome.status is OutcomeStatus.OK, outcome
         assert {"ptx", "ttir", "cubin"} <= set(outcome.answer["forms"])  # type: ignore[arg-type]
+        assert outcome.answer["imported"] == []  # the worker has it all
         ages.append({path: path.stat().st_mtime_ns for path in cache.rglob("*.ptx")})
     assert ages[0]
     assert ages[0] == ages[1]
