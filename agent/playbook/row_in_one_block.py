@@ -209,11 +209,16 @@ def _name_loads(source: Source, flat: list[cst.BaseStatement]) -> list[cst.BaseS
     is_load = m.Call(func=m.Attribute(attr=m.Name("load")))
     texts: dict[str, list[int]] = {}
     for position, statement in enumerate(flat):
+        if not isinstance(statement, cst.SimpleStatementLine):
+            continue
         for call in m.findall(statement, is_load):
             texts.setdefault(source.module.code_for_node(call), []).append(position)
     used = {n for s in flat for n in names_read(s)} | names_read(source.module)
     for text, places in texts.items():
         if len(places) < 2 or _names_of_whole(source, flat, text):
+            continue
+        reads = names_read(parsed(text))
+        if any(_assigned(s) & reads and not _repeats(source, flat, s) for s in flat[places[0] + 1 : places[-1] + 1]):
             continue
         name = next(n for n in ["row", "values", *(f"row_{i}" for i in range(2, 99))] if n not in used)
         used.add(name)
@@ -230,11 +235,20 @@ def _name_loads(source: Source, flat: list[cst.BaseStatement]) -> list[cst.BaseS
         bound = cst.SimpleStatementLine(
             [cst.Assign([cst.AssignTarget(cst.Name(name))], parsed(text))], leading_lines=lines
         )
-        changed = [substitute(s, test) for s in flat]
+        changed = [
+            substitute(s, test) if isinstance(s, cst.SimpleStatementLine) else s for s in flat
+        ]
         if isinstance(changed[first], cst.SimpleStatementLine):
             changed[first] = changed[first].with_changes(leading_lines=())
         flat = [*changed[:first], bound, *changed[first:]]  # type: ignore[list-item]
     return flat
+
+
+def _repeats(source: Source, flat: list[cst.BaseStatement], statement: cst.BaseStatement) -> bool:
+    """Whether an assignment gives a variable what another statement gives it too."""
+    name, text = target_name(statement), source.module.code_for_node(statement).strip()
+    same = [s for s in flat if target_name(s) == name]
+    return all(source.module.code_for_node(s).strip() == text for s in same)
 
 
 def _names_of_whole(source: Source, flat: list[cst.BaseStatement], text: str) -> bool:

@@ -120,12 +120,11 @@ class Source:
             if root is None:
                 continue
             found = [
-                node.value
+                value
                 for node in self.inside(root, cst.Assign)
                 if isinstance(node, cst.Assign)
-                and len(node.targets) == 1
-                and m.matches(node.targets[0].target, m.Name(variable))
                 and (root is not self.module or self.enclosing(node) is None)
+                for value in _values(node, variable)
             ]
             if found:
                 return found
@@ -154,6 +153,19 @@ class Source:
                 return new
 
         return self.module.visit(Replacer()).code
+
+
+def _values(node: cst.Assign, variable: str) -> list[cst.BaseExpression]:
+    """What an assignment gives a variable, `a, b = 1, 2` included."""
+    if len(node.targets) != 1:
+        return []
+    target = node.targets[0].target
+    if m.matches(target, m.Name(variable)):
+        return [node.value]
+    if isinstance(target, cst.Tuple) and isinstance(node.value, cst.Tuple):
+        pairs = zip(target.elements, node.value.elements, strict=False)
+        return [v.value for t, v in pairs if m.matches(t.value, m.Name(variable))]
+    return []
 
 
 def _integer(node: cst.BaseExpression) -> int | None:

@@ -249,11 +249,13 @@ def parse(text: str) -> Module:
     body = Block(arguments)
     definitions: dict[str, Operation] = {}
     stack: list[Block] = [body]
+    scopes = _Scopes()
     for raw in lines[start + 1 :]:
         if not raw or raw.startswith(("#", "//")):
             continue
         if raw.startswith("^"):
-            names = tuple(m.group(1) for m in _ARGUMENT.finditer(raw[raw.find("(") + 1 : raw.rfind(")")]))
+            inside = raw[raw.find("(") + 1 : raw.rfind(")")]
+            names = tuple(scopes.define(m.group(1)) for m in _ARGUMENT.finditer(inside))
             block = stack[-1]
             if block.operations:
                 block = Block(names, parent=block.parent)
@@ -267,11 +269,14 @@ def parse(text: str) -> Module:
             closed = stack.pop()
             if not stack:
                 break
+            scopes.close()
             owner = closed.parent
             rest, place = places.split(raw)
             if owner is not None and place is not None:
                 (owner.file, owner.line), owner.inner = place
+            rest = scopes.resolved(rest)
             if rest.rstrip().endswith("{"):
+                scopes.open()
                 # `} else {` or `} do {`: the next region of the same operation.
                 assert owner is not None
                 block = Block((), parent=owner)
@@ -285,7 +290,15 @@ def parse(text: str) -> Module:
         assert match is not None
         result, count, rest = match.groups()
         name = _NAME.match(rest)
-        opens = rest.rstrip().endswith("{")
+        opens = rest.rstrip().endswith("{") or rest.rstrip().endswith("({")
+        own = _own_names(rest)
+        rest = scopes.resolved(rest, keep=own)
+        if result is not None:
+            result = scopes.define(result)
+        if opens:
+            scopes.open()
+            for local in own:
+                rest = re.sub(rf"{re.escape(local)}(?![\w$.#])", scopes.define(local), rest)
         (file, line), inner = place or (("", 0), ("", 0))
         results = () if result is None else (
             (result,) if count is None else tuple(f"{result}#{i}" for i in range(int(count)))
@@ -311,6 +324,50 @@ def parse(text: str) -> Module:
     for loop in module.loops():
         loop.body.arguments = (loop.variable, *loop.carried)
     return module
+
+
+def _own_names(rest: str) -> tuple[str, ...]:
+    """Names that a loop's head defines for its body."""
+    if not rest.startswith("scf.for"):
+        return ()
+    head = rest.split("->")[0]
+    return tuple(re.findall(r"(%[\w$.]+)\s*=\s*%", head))
+
+
+class _Scopes:
+    """SSA names are printed anew in sibling regions; here each gets a name of its own."""
+
+    def __init__(self) -> None:
+        self.names: list[dict[str, str]] = [{}]
+        self.used: set[str] = set()
+
+    def open(self) -> None:
+        self.names.append({})
+
+    def close(self) -> None:
+        self.names.pop()
+
+    def define(self, name: str) -> str:
+        unique, number = name, 2
+        while unique in self.used:
+            unique, number = f"{name}.r{number}", number + 1
+        self.used.add(unique)
+        self.names[-1][name] = unique
+        return unique
+
+    def resolved(self, text: str, keep: tuple[str, ...] = ()) -> str:
+        """The text with every name but `keep` replaced by its unique one."""
+
+        def one(match: re.Match[str]) -> str:
+            base, _, index = match.group().partition("#")
+            if base in keep:
+                return match.group()
+            for scope in reversed(self.names):
+                if base in scope:
+                    return scope[base] + (f"#{index}" if index else "")
+            return match.group()
+
+        return _VALUE.sub(one, text)
 
 
 def _arguments(rest: str) -> str:

@@ -120,8 +120,9 @@ class _Utils:
         self._gpu = gpu
 
     def load_binary(self, name: str, kernel: bytes, shared: int, device: int) -> tuple[Any, ...]:
-        """Handles and limits: module, function, registers, spills, most threads per CTA."""
-        return name, name, 0, 0, 1024
+        """Handles and limits: module (none, so that nothing is unloaded), function, registers,
+        spills, most threads per CTA."""
+        return None, name, 0, 0, 1024
 
     def unload_module(self, module: object) -> None:
         """Nothing was loaded."""
