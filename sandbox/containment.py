@@ -10,10 +10,20 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from kopt.sandbox import cgroup, landlock, seccomp
+from kopt.sandbox import cgroup, landlock, linux, seccomp
 
 _UNASSIGNED = range(60578, 61184)
 """User ids that nobody hands out: https://systemd.io/UIDS-GIDS"""
+_TO_CHANGE_USER = (
+    linux.CAP_SETUID,
+    linux.CAP_SETGID,
+    linux.CAP_KILL,
+    linux.CAP_CHOWN,
+    linux.CAP_FOWNER,
+    linux.CAP_DAC_OVERRIDE,
+)
+"""What root needs to run jobs as another user and to have their files back; containers take some
+capabilities away."""
 
 
 @dataclass(frozen=True)
@@ -88,8 +98,9 @@ def for_local(needed: Iterable[Path]) -> Containment:
     """
     root = os.geteuid() == 0
     version, filtered = landlock.abi(), seccomp.available()
-    uid = unused_uid() if root else None
-    reads_any_mode = uid is not None and version > 0 and filtered
+    uid = unused_uid() if root and linux.has_capabilities(*_TO_CHANGE_USER) else None
+    may_read = linux.has_capabilities(linux.CAP_DAC_READ_SEARCH)
+    reads_any_mode = uid is not None and version > 0 and filtered and may_read
     if uid is not None and not reads_any_mode and not all(map(reachable_by_others, needed)):
         uid = None
     return Containment(
@@ -105,11 +116,12 @@ def for_namespaces(*, privileged: bool) -> Containment:
     """With namespaces per job. `privileged`: root itself made them, not a user namespace."""
     filtered = seccomp.available()
     uid = unused_uid() if privileged else None
+    may_read = linux.has_capabilities(linux.CAP_DAC_READ_SEARCH)
     return Containment(
         namespaces=True,
         network=True,
         uid=uid,
-        reads_any_mode=uid is not None and filtered,
+        reads_any_mode=uid is not None and filtered and may_read,
         seccomp=filtered,
     )
 

@@ -10,7 +10,13 @@ from pathlib import Path
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
+CAP_CHOWN = 0
+CAP_DAC_OVERRIDE = 1
 CAP_DAC_READ_SEARCH = 2
+CAP_FOWNER = 3
+CAP_KILL = 5
+CAP_SETGID = 6
+CAP_SETUID = 7
 
 CLONE_NEWNS = 0x00020000
 CLONE_NEWIPC = 0x08000000
@@ -112,6 +118,16 @@ def become(uid: int | None, keep_capability: int | None) -> None:
             ctypes.c_ulong(keep_capability),
         )
         _checked(_libc.prctl(_PR_CAP_AMBIENT, raise_ambient, number, 0, 0), "PR_CAP_AMBIENT")
+
+
+def has_capabilities(*numbers: int) -> bool:
+    """Whether this process may use all of these."""
+    header = struct.pack("Ii", _CAPABILITY_VERSION_3, 0)
+    data = ctypes.create_string_buffer(24)
+    _checked(_libc.capget(header, data), "capget")
+    words = struct.unpack("6I", data.raw)
+    effective = words[0] | words[3] << 32
+    return all(effective >> number & 1 for number in numbers)
 
 
 def unshare(flags: int) -> None:

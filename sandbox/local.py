@@ -18,8 +18,12 @@ class Local:
     name = "local"
 
     def unavailable(self) -> str | None:
-        """Only Linux has what it needs."""
-        return None if sys.platform == "linux" else f"needs Linux, this is {sys.platform}"
+        """Only Linux has what it needs, and processes are found in /proc."""
+        if sys.platform != "linux":
+            return f"needs Linux, this is {sys.platform}"
+        if not Path("/proc/self/status").exists():
+            return "/proc is not mounted; mount it: mount -t proc proc /proc"
+        return None
 
     def containment(self, needed: tuple[Path, ...]) -> containment.Containment:
         """The strongest that works here."""

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+import kopt
 from kopt.sandbox import linux
 
 _LIBRARIES = ("lib", "lib32", "lib64", "libx32")
@@ -54,21 +55,21 @@ def interpreter_paths(search_path: Iterable[Path] = ()) -> tuple[Path, ...]:
         if prefix not in _SHARED_PREFIXES:
             found.append(prefix / "bin")
     found += search_path
+    found += site_folders()
     found += kopt_paths()
     return tuple(dict.fromkeys(path for path in found if os.path.lexists(path)))
 
 
 def kopt_paths() -> list[Path]:
     """kopt's own code as far as jobs use it."""
-    package = Path(__file__).absolute().parent.parent
-    if (package / "__init__.py").exists():
-        rooms = [package / room for room in _ROOMS]
-        return [package, *(room for room in rooms if room.is_symlink())]
-    # Imported through the link's target: the package is found on the search path.
-    import kopt
+    package = Path(next(iter(kopt.__path__))).absolute()
+    return [package, *(package / room for room in _ROOMS)]  # the rooms may be links
 
-    package = Path(next(iter(kopt.__path__)))
-    return [package, *(package / room for room in _ROOMS)]
+
+def site_folders() -> list[Path]:
+    """Where packages are installed for this process; the user's own place is one of them."""
+    places = [Path(entry).absolute() for entry in sys.path if entry]
+    return [place for place in places if place.name in ("site-packages", "dist-packages")]
 
 
 def follow(path: Path) -> tuple[dict[Path, str], Path]:

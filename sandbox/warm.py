@@ -82,6 +82,7 @@ class WarmSandbox:
         self._settings = settings
         self._lock = threading.Lock()
         self._worker: Worker | None = None
+        self._owner = os.getpid()
         self._readable = (*view.interpreter_paths(settings.search_path), *settings.readable)
         self._means: Containment | None = None
         self.starts = 0
@@ -103,6 +104,11 @@ class WarmSandbox:
                 return probe.examine(sandbox, Path(scratch), sandbox.containment())
         except (EnvironmentLacks, OSError) as error:
             return str(error)
+
+    def processes(self) -> list[int]:
+        """Ids of the worker's processes that live now, a running job's among them."""
+        worker = self._worker
+        return [] if worker is None else [worker.pid, *watch.descendants(worker.pid)]
 
     def containment(self) -> Containment:
         """The means it uses, decided once."""
@@ -127,7 +133,13 @@ class WarmSandbox:
         """Run one job to its end. Raises `EnvironmentLacks` if it cannot be run at all."""
         with self._lock:
             job = self._located(job)
-            before = self._prepare(job)
+            try:
+                before = self._prepare(job)
+            except OSError as error:
+                raise EnvironmentLacks(
+                    f"a job's folder cannot be prepared: {error}",
+                    f"free or allow writing to {self.root}",
+                ) from error
             request = Request(job, secrets.token_hex(16), self._tasks_before())
             drain = OutputDrain(job.limits.output_bytes)
             try:
@@ -178,7 +190,7 @@ class WarmSandbox:
 
     def _stop(self) -> None:
         worker, self._worker = self._worker, None
-        if worker is not None:
+        if worker is not None and os.getpid() == self._owner:  # not in a fork of ours
             atexit.unregister(self._stop)
             worker.stop()
 

@@ -15,8 +15,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import kopt
 from kopt.gpu.errors import EnvironmentLacks
-from kopt.sandbox import cgroup
+from kopt.sandbox import cgroup, view
 from kopt.sandbox.output import OutputDrain
 from kopt.sandbox.request import (
     MAX_MESSAGE_BYTES,
@@ -65,6 +66,8 @@ class Worker:
             raise EnvironmentLacks(f"the sandbox's worker cannot be started: {error}") from error
         finally:
             theirs.close()
+        self.pid = self._process.pid
+        """Of the backend's command; everything of this worker is below it."""
         try:
             self.threads = self._await_ready()
         except BaseException:
@@ -156,12 +159,13 @@ class Worker:
 
 
 def _bootstrap() -> str:
-    """Import kopt from where this process has it, whatever the interpreter's own path says."""
-    import kopt
-
+    """Import kopt and packages from where this process has them."""
     parent = str(Path(next(iter(kopt.__path__))).absolute().parent)
+    sites = [str(place) for place in view.site_folders()]
     return (
-        f"import sys; sys.path.insert(0, {parent!r})\nfrom kopt.sandbox.zygote import main; main()"
+        f"import sys; sys.path.insert(0, {parent!r})\n"
+        f"sys.path += [place for place in {sites!r} if place not in sys.path]\n"
+        "from kopt.sandbox.zygote import main; main()"
     )
 
 

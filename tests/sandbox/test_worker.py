@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -53,11 +55,6 @@ def eventually(true: Callable[[], bool]) -> bool:
     return True
 
 
-def worker_processes(owner: int) -> list[int]:
-    """Processes below `owner`."""
-    return watch.descendants(owner)
-
-
 @pytest.fixture
 def owner(sandbox: WarmSandbox, tmp_path: Path) -> subprocess.Popen[str]:
     """A process like the command line, in the middle of a job that hangs."""
@@ -74,7 +71,7 @@ def owner(sandbox: WarmSandbox, tmp_path: Path) -> subprocess.Popen[str]:
     assert process.stdout is not None
     assert process.stdout.readline() == "running\n"
     # The worker, the keeper, the job and its child; bubblewrap adds two of its own.
-    assert eventually(lambda: len(worker_processes(process.pid)) >= 4)
+    assert eventually(lambda: len(watch.descendants(process.pid)) >= 4)
     return process
 
 
@@ -84,7 +81,7 @@ def alive(pids: list[int]) -> list[int]:
 
 
 def test_killing_the_owner_leaves_nothing(owner: subprocess.Popen[str]) -> None:
-    below = worker_processes(owner.pid)
+    below = watch.descendants(owner.pid)
     owner.kill()
     owner.wait()
     assert eventually(lambda: not alive(below))
@@ -93,7 +90,7 @@ def test_killing_the_owner_leaves_nothing(owner: subprocess.Popen[str]) -> None:
 def test_an_interrupt_reaches_the_owner_alone_and_ends_the_job(
     owner: subprocess.Popen[str],
 ) -> None:
-    below = worker_processes(owner.pid)
+    below = watch.descendants(owner.pid)
     os.killpg(owner.pid, signal.SIGINT)
     output, _ = owner.communicate(timeout=60)
     assert output == "interrupted\n"
@@ -103,7 +100,7 @@ def test_an_interrupt_reaches_the_owner_alone_and_ends_the_job(
 
 def test_a_worker_that_dies_idle_is_replaced(sandbox: WarmSandbox, run_file: RunFile) -> None:
     before = sandbox.starts
-    for pid in worker_processes(os.getpid()):
+    for pid in sandbox.processes():
         os.kill(pid, signal.SIGKILL)
     outcome, _ = run_file(sandbox, HOSTILE / "stray_thread.py", Limits())
     assert outcome.status is OutcomeStatus.OK
@@ -114,11 +111,13 @@ def test_a_worker_that_dies_in_a_job_makes_it_a_crash(
     sandbox: WarmSandbox, run_file: RunFile
 ) -> None:
     def kill_all_soon() -> None:
-        eventually(lambda: len(worker_processes(os.getpid())) >= 4)
-        for pid in worker_processes(os.getpid()):
-            os.kill(pid, signal.SIGKILL)
+        eventually(lambda: len(sandbox.processes()) >= idle + 3)
+        for pid in sandbox.processes():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     sandbox.start()
+    idle = len(sandbox.processes())
     killer = threading.Thread(target=kill_all_soon)
     killer.start()
     outcome, _ = run_file(sandbox, HOSTILE / "hang_deaf.py", Limits(wall_s=60))
@@ -129,11 +128,26 @@ def test_a_worker_that_dies_in_a_job_makes_it_a_crash(
 
 
 def test_closing_ends_every_process(sandbox: WarmSandbox, tmp_path: Path, quick: Settings) -> None:
-    before = set(worker_processes(os.getpid()))
-    with WarmSandbox(sandbox.backend, tmp_path, quick):
-        started = [pid for pid in worker_processes(os.getpid()) if pid not in before]
+    with WarmSandbox(sandbox.backend, tmp_path, quick) as other:
+        started = other.processes()
         assert started
     assert not alive(started)
+    assert other.processes() == []
+
+
+def test_a_fork_of_the_owner_leaves_the_worker_alone(
+    sandbox: WarmSandbox, run_file: RunFile
+) -> None:
+    sandbox.start()
+    before = sandbox.starts
+    child = os.fork()
+    if child == 0:
+        sandbox.close()
+        os._exit(0)
+    os.waitpid(child, 0)
+    outcome, _ = run_file(sandbox, HOSTILE / "stray_thread.py", Limits())
+    assert outcome.status is OutcomeStatus.OK
+    assert sandbox.starts == before
 
 
 def test_it_can_be_started_from_a_thread_that_ends(
@@ -158,6 +172,42 @@ def test_what_cannot_be_imported_is_named(sandbox: WarmSandbox, tmp_path: Path) 
     broken = WarmSandbox(sandbox.backend, tmp_path, Settings(preload=("no_such_module",)))
     with pytest.raises(EnvironmentLacks, match="no_such_module"):
         broken.start()
+
+
+def test_packages_are_found_where_this_process_has_them(
+    sandbox: WarmSandbox, tmp_path: Path, quick: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with `pip install --user`, which the worker's own interpreter does not look at."""
+    site = tmp_path / "site-packages"
+    site.mkdir()
+    (site / "installed_elsewhere.py").write_text("VALUE = 5\n")
+    monkeypatch.syspath_prepend(str(site))
+    file = tmp_path / "imports.py"
+    file.write_text(
+        "import importlib, sys\n"
+        "module = importlib.reload(sys.modules['installed_elsewhere'])\n"
+        "def entry(folder, request):\n"
+        "    return {'value': module.VALUE}\n"
+    )
+    root = tmp_path / "root"
+    (root / "job").mkdir(parents=True)
+    (root / "job" / "job.json").write_text(f'{{"file": "{file}"}}')
+    settings = replace(quick, preload=("installed_elsewhere",))
+    with WarmSandbox(sandbox.backend, root, settings) as other:
+        outcome = other.run(Job(root / "job", "call", readable=(file,)))
+    assert outcome.answer == {"value": 5}
+
+
+def test_a_folder_that_cannot_be_written_is_the_environments_fault(
+    sandbox: WarmSandbox, tmp_path: Path, quick: Settings
+) -> None:
+    (tmp_path / "job").mkdir()
+    (tmp_path / "cache").write_text("a file where a folder must be made")
+    with (
+        WarmSandbox(sandbox.backend, tmp_path, quick) as other,
+        pytest.raises(EnvironmentLacks, match="cannot be prepared"),
+    ):
+        other.run(Job(tmp_path / "job", "call", cache=tmp_path / "cache" / "deep"))
 
 
 def test_a_cache_is_kept_for_the_next_job(
