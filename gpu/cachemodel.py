@@ -1,11 +1,17 @@
 """Which cache level serves a launch's requests, from the line log of its CTAs.
 
 CTAs run in waves of as many as the GPU holds; those of one wave advance together. Each SM has an
-L1, all share the L2; both are taken as fully associative LRU caches. Stack distances come from
-reuse times by the StatStack estimate (Eklov and Hagersten, ISPASS 2010): the expected number of
-distinct lines among r accesses is the sum over k < r of the share of accesses whose next use is
-more than k away. Large logs are thinned by a hash of the line, and the capacity with them (SHARDS,
-Waldspurger et al., FAST 2015).
+L1, all share the L2; both are fully associative, least recently used, with four sectors to a line.
+The L1 is written through and keeps loads only. The L2 takes stores without fetching and keeps them
+dirty; the launch that makes a sector dirty is charged its write to the DRAM, whenever it happens,
+because a GPU in steady state writes one dirty line out for each it takes in (RMS norms of 4 to 134
+MB on an A100 cost the same for each byte read or written: Liger-Kernel 0.2.1 benchmark data). What
+a launch leaves in the L2 the next one of the call finds there; the call begins with nothing in it,
+as a benchmark that flushes it does.
+
+Logs of sampled lines simulate a cache that is smaller in proportion (SHARDS: Waldspurger et al.,
+FAST 2015). Where only the first CTAs were logged, the others are taken to be like the later half of
+those: what all CTAs share was fetched by the first.
 """
 
 from __future__ import annotations
@@ -19,171 +25,221 @@ from kopt.gpu.counters import (
     KIND_ATOMIC,
     KIND_LOAD,
     KIND_STORE,
-    LINE_LOG,
     LaunchCounters,
     line_hash,
 )
 from kopt.gpu.facts import CacheTraffic, CompiledFacts
+from kopt.gpu.lru import I64, U8, Bools, Stays, first_in_stay, sectors_of_stays, stays
 from kopt.gpu.spec import DeviceSpec
 
-I64 = NDArray[np.int64]
-Bools = NDArray[np.bool_]
-MAX_ROWS = 200_000
+LINE_BYTES, SECTOR_BYTES = 128, 32
+MAX_ROWS = 1_000_000
 """Rows that are simulated; a longer log is thinned to this."""
-_NEVER = np.iinfo(np.int64).max
+_SM_BITS = 48
+"""Line numbers are below 2**48; an SM's number goes above."""
 
 
 @dataclass
 class State:
-    """What earlier launches of the call left in the L2: their stream of sectors, in order."""
+    """What is in the L2: lines, least recently used first."""
 
-    stream: I64 = field(default_factory=lambda: np.zeros(0, np.int64))
+    lines: I64 = field(default_factory=lambda: np.zeros(0, np.int64))
+    valid: U8 = field(default_factory=lambda: np.zeros(0, np.uint8))
+    """Sectors that are there."""
+    dirty: U8 = field(default_factory=lambda: np.zeros(0, np.uint8))
+    """Sectors whose write to the DRAM has been charged and that stores may reach again."""
     rate: int = 1
-    """The stream holds the sectors of 1 in `rate` lines."""
+    """1 in `rate` lines is followed."""
+
+    def thin(self, rate: int) -> None:
+        """Follow fewer lines."""
+        if rate > self.rate:
+            kept = _sampled(self.lines, rate)
+            self.lines, self.valid = self.lines[kept], self.valid[kept]
+            self.dirty, self.rate = self.dirty[kept], rate
 
 
-def _hash(lines: I64) -> I64:
-    return line_hash(lines.astype(np.uint64)).astype(np.int64)
+def _sampled(lines: I64, rate: int) -> Bools:
+    return np.asarray(line_hash(lines.astype(np.uint64)) % np.uint64(rate) == 0)
 
 
-def _thin(log: NDArray[np.void], rate: int) -> NDArray[np.void]:
-    return log if rate == 1 else log[_hash(log["line"].astype(np.int64)) % rate == 0]
+@dataclass(frozen=True)
+class _Rows:
+    """The log in the order in which it happens; one row for each line of each request."""
 
+    cta: I64
+    line: I64
+    sectors: U8
+    kind: U8
 
-def reuse(keys: I64, streams: I64) -> tuple[I64, I64]:
-    """For accesses in time order: how many accesses of the same stream since the key's last use,
-    and until its next one; `_NEVER` where there is none."""
-    n = len(keys)
-    position = np.empty(n, np.int64)
-    by_stream = np.argsort(streams, kind="stable")
-    starts = np.searchsorted(streams[by_stream], streams[by_stream], side="left")
-    position[by_stream] = np.arange(n) - starts
-    order = np.lexsort((position, keys, streams))
-    same = np.zeros(n, bool)
-    same[1:] = (keys[order][1:] == keys[order][:-1]) & (streams[order][1:] == streams[order][:-1])
-    gap = np.full(n, _NEVER, np.int64)
-    sorted_position = position[order]
-    gap[1:][same[1:]] = (sorted_position[1:] - sorted_position[:-1])[same[1:]]
-    back = np.empty(n, np.int64)
-    back[order] = gap
-    ahead = np.full(n, _NEVER, np.int64)
-    ahead[order[:-1][same[1:]]] = gap[1:][same[1:]]
-    return back, ahead
-
-
-def hits(back: I64, ahead: I64, capacity: float) -> Bools:
-    """Which accesses find their line in an LRU cache of `capacity` lines."""
-    n = len(back)
-    if not n or capacity < 1:
-        return np.zeros(n, bool)
-    finite = np.sort(ahead[ahead != _NEVER])
-    longest = int(finite[-1]) if len(finite) else 0
-    if not longest:
-        return back != _NEVER
-    # Survival S(k) = share of accesses whose next use is more than k accesses away.
-    counts = np.bincount(np.minimum(finite, longest), minlength=longest + 1)
-    survival = 1.0 - np.cumsum(counts) / n
-    distance = np.concatenate([[0.0], np.cumsum(survival)])
-    # A reuse after r accesses passed over distance[r - 1] other lines.
-    limit = int(np.searchsorted(distance, capacity, side="left"))
-    return (back != _NEVER) & (back <= limit)
+    def select(self, which: Bools) -> _Rows:
+        return _Rows(self.cta[which], self.line[which], self.sectors[which], self.kind[which])
 
 
 def traffic(
     counters: LaunchCounters, compiled: CompiledFacts, spec: DeviceSpec, state: State
 ) -> CacheTraffic:
     """Bytes by level, scaled to the whole grid. `state` is updated."""
-    log = counters.lines
-    scale = counters.ctas / counters.ctas_counted if counters.ctas_counted else 0.0
-    rate = counters.line_sampling
-    sectors = int(np.bitwise_count(log["sectors"]).sum())
-    while sectors * counters.line_sampling / rate > MAX_ROWS:
-        rate *= 2
-    if rate > counters.line_sampling:
-        log = _thin(log, rate)
-    weight = 32.0 * scale * rate
     resident = max(1, compiled.ctas_per_sm) * spec.sms
-    wave = log["cta"] // resident
-    log = log[np.lexsort((log["cta"], log["order"], wave))]
-    sector, kind, cta = _sectors(log)
-    sm = cta % spec.sms
-    line = sector >> 2
-
-    # L1: loads that do not bypass it.
-    in_l1 = kind == KIND_LOAD
+    rows, rate = _in_time_order(counters, resident)
+    scale = _Scale(rows.cta, counters.ctas, counters.ctas_counted, rate)
     shared = max(1, compiled.ctas_per_sm) * (
         compiled.static_shared_bytes + compiled.dynamic_shared_bytes + spec.reserved_shared_per_cta
     )
-    l1_lines = max(0, spec.l1_bytes - shared) / 128 / rate
-    back, ahead = reuse(sector[in_l1], sm[in_l1])
-    per_line = _sectors_per_line(sector, line)
-    l1_hit = hits(back, ahead, l1_lines * per_line)
-    served = np.zeros(len(sector), bool)
-    served[np.flatnonzero(in_l1)[l1_hit]] = True
+    l1_lines = int(max(0, spec.l1_bytes - shared) / LINE_BYTES / rate)
+    hit = _l1_hits(rows, spec.sms, l1_lines)
+    below = _Rows(rows.cta, rows.line, rows.sectors & ~hit, rows.kind)
+    below = below.select(below.sectors != 0)
 
-    # L2: what is left, after what earlier launches left there.
-    below = ~served
-    stream, kinds = sector[below], kind[below]
-    common = max(rate, state.rate)
-    old = _keep(state.stream, common)
-    if rate < common:
-        kept = _hash(stream >> 2) % common == 0
-        stream, kinds = stream[kept], kinds[kept]
-        l2_weight = weight / rate * common
-    else:
-        l2_weight = weight
-    joined = np.concatenate([old, stream])
-    back, ahead = reuse(joined, np.zeros(len(joined), np.int64))
-    found = hits(back, ahead, spec.l2_bytes / 128 / common * per_line)[len(old) :]
-    state.stream = joined[-MAX_ROWS:]
-    state.rate = common
-
-    read = (kinds != KIND_STORE) & (kinds != KIND_ATOMIC)
-    write = ~read
-    load = kind != KIND_STORE
+    state.thin(rate)
+    if state.rate > rate:
+        below = below.select(_sampled(below.line, state.rate))
+    l2_lines = int(spec.l2_bytes / LINE_BYTES / state.rate * scale.density)
+    found, dirtied = _l2(below, state, l2_lines)
+    l2_scale = _Scale(below.cta, counters.ctas, counters.ctas_counted, state.rate, scale.ctas)
+    reads = (below.kind != KIND_STORE) & (below.kind != KIND_ATOMIC)
+    fetches = below.kind != KIND_STORE
+    missing = below.sectors & ~found
+    size = _count(rows.sectors)
     return CacheTraffic(
-        l1_requested_bytes=round(len(sector) * weight),
-        l1_hit_bytes=round(int(served.sum()) * weight),
-        l2_read_bytes=round(int(read.sum()) * l2_weight),
-        l2_write_bytes=round(int(write.sum()) * l2_weight),
-        l2_hit_bytes=round(int(found.sum()) * l2_weight),
-        # An atomic reads its sector; a store of a part of one is merged in the L2.
-        dram_read_bytes=round(int((~found & (kinds != KIND_STORE)).sum()) * l2_weight),
-        dram_write_bytes=round(int((~found & write).sum()) * l2_weight),
-        compulsory_read_bytes=round(len(np.unique(sector[load & (kind != KIND_ATOMIC)])) * weight),
-        compulsory_write_bytes=round(
-            len(np.unique(sector[~load | (kind == KIND_ATOMIC)])) * weight
+        l1_requested_bytes=scale.bytes(size),
+        l1_hit_bytes=scale.bytes(_count(hit)),
+        l2_read_bytes=l2_scale.bytes(_count(below.sectors) * reads),
+        l2_write_bytes=l2_scale.bytes(_count(below.sectors) * ~reads),
+        l2_hit_bytes=l2_scale.bytes(_count(found)),
+        dram_read_bytes=l2_scale.bytes(_count(missing) * fetches),
+        dram_write_bytes=l2_scale.bytes(_count(dirtied)),
+        compulsory_read_bytes=_distinct(rows.select(rows.kind != KIND_STORE), scale),
+        compulsory_write_bytes=_distinct(
+            rows.select((rows.kind == KIND_STORE) | (rows.kind == KIND_ATOMIC)), scale
         ),
         coverage=counters.coverage,
-        atomic_hottest_requests=_hottest(line, kind, scale),
+        atomic_hottest_requests=_hottest(rows, scale.plain),
+        l1_wavefronts=scale.bytes(np.ones(len(size))) // SECTOR_BYTES,
     )
 
 
-def _keep(stream: I64, rate: int) -> I64:
-    return stream if rate == 1 else stream[_hash(stream >> 2) % rate == 0]
+def touch(state: State, spec: DeviceSpec, address: int, nbytes: int, written: bool) -> None:
+    """Note that an operator of a library read or wrote a whole buffer, once, in order."""
+    first, last = address // LINE_BYTES, -(-(address + nbytes) // LINE_BYTES)
+    lines = np.arange(first, last, dtype=np.int64)
+    if state.rate > 1:
+        lines = lines[_sampled(lines, state.rate)]
+    rows = _Rows(
+        np.zeros_like(lines),
+        lines,
+        np.full(len(lines), 15, np.uint8),
+        np.full(len(lines), KIND_STORE if written else KIND_LOAD, np.uint8),
+    )
+    _l2(rows, state, int(spec.l2_bytes / LINE_BYTES / state.rate))
 
 
-def _sectors(log: NDArray[np.void]) -> tuple[I64, I64, I64]:
-    """One row per sector: sector number, kind and CTA."""
-    mask = log["sectors"]
-    rows, bit = np.nonzero((mask[:, None] >> np.arange(4, dtype=np.uint8)[None, :]) & 1)
-    sector = (log["line"].astype(np.int64)[rows] << 2) | bit
-    return sector, log["kind"].astype(np.int64)[rows], log["cta"].astype(np.int64)[rows]
+def _in_time_order(counters: LaunchCounters, resident: int) -> tuple[_Rows, int]:
+    log = counters.lines
+    rate = counters.line_sampling
+    while len(log) * counters.line_sampling / rate > MAX_ROWS:
+        rate *= 2
+    if rate > counters.line_sampling:
+        log = log[_sampled(log["line"].astype(np.int64), rate)]
+    cta, order = log["cta"].astype(np.int64), log["order"].astype(np.int64)
+    wave, slot = np.divmod(cta, resident)
+    span = int(order.max()) + 1 if len(order) else 1
+    time = np.argsort((wave * span + order) * resident + slot, kind="stable")
+    log = log[time]
+    return _Rows(cta[time], log["line"].astype(np.int64), log["sectors"], log["kind"]), rate
 
 
-def _sectors_per_line(sector: I64, line: I64) -> float:
-    """Mean number of sectors in use of a line: a line takes its whole place in the cache."""
-    if not len(sector):
-        return 4.0
-    return len(np.unique(sector)) / len(np.unique(line))
+class _Scale:
+    """From the logged CTAs to the grid."""
+
+    def __init__(
+        self, cta: I64, total: int, counted: int, rate: int, ctas: I64 | None = None
+    ) -> None:
+        self.ctas = np.unique(cta) if ctas is None else ctas
+        self.rate = rate
+        self.plain = total / counted if counted else 0.0
+        """As if all CTAs were alike."""
+        half = len(self.ctas) // 2
+        self._late = cta >= self.ctas[half] if half else np.ones(len(cta), bool)
+        later = max(1, len(self.ctas) - half)
+        idle = counted / max(1, len(self.ctas))
+        self._weight = max(0, total - counted) / (later * idle) if counted else 0.0
+        span = int(self.ctas[-1]) + 1 if len(self.ctas) else 1
+        self.density = min(1.0, counted / span) if counted < total else 1.0
+        """Share of the CTAs that were logged among those up to the last one that was."""
+
+    def bytes(self, sectors: NDArray[np.generic]) -> int:
+        """Bytes of the whole grid from the number of sectors of each row."""
+        seen = float(sectors.sum())
+        late = float(sectors[self._late].sum())
+        return round(SECTOR_BYTES * self.rate * (seen + self._weight * late))
+
+    def late_ctas(self, cta: I64) -> int:
+        """How many of these CTAs are of the later half."""
+        half = len(self.ctas) // 2
+        return int((cta >= self.ctas[half]).sum()) if half else len(cta)
+
+    def total(self, seen: int, late: int) -> int:
+        """Bytes of the whole grid from sectors seen, and seen late."""
+        return round(SECTOR_BYTES * self.rate * (seen + self._weight * late))
 
 
-def _hottest(line: I64, kind: I64, scale: float) -> int:
-    """Atomic requests on the line that gets most of them."""
-    touched = line[kind == KIND_ATOMIC]
-    if not len(touched):
-        return 0
-    return round(int(np.unique(touched, return_counts=True)[1].max()) * scale)
+def _count(sectors: U8) -> NDArray[np.int64]:
+    return np.bitwise_count(sectors).astype(np.int64)
 
 
-__all__ = ["LINE_LOG", "State", "hits", "reuse", "traffic"]
+def _l1_hits(rows: _Rows, sms: int, capacity: int) -> U8:
+    """Sectors of each row that the L1 of its SM has."""
+    loads = np.flatnonzero(rows.kind == KIND_LOAD)
+    sm = (rows.cta[loads] % sms).astype(np.int16)
+    by_sm = np.argsort(sm, kind="stable")
+    mine = loads[by_sm]
+    keys = rows.line[mine] | (sm[by_sm].astype(np.int64) << _SM_BITS)
+    hit = np.zeros(len(rows.line), np.uint8)
+    hit[mine] = stays(keys, rows.sectors[mine], capacity).hit_sectors
+    return hit
+
+
+def _l2(rows: _Rows, state: State, capacity: int) -> tuple[U8, U8]:
+    """Sectors of each row that the L2 has, and those that the row makes dirty."""
+    old = len(state.lines)
+    lines = np.concatenate([state.lines, rows.line])
+    sectors = np.concatenate([state.valid, rows.sectors])
+    seen: Stays = stays(lines, sectors, capacity)
+    writes = (rows.kind == KIND_STORE) | (rows.kind == KIND_ATOMIC)
+    stored = np.concatenate([state.dirty, rows.sectors * writes])
+    fresh = first_in_stay(seen.stay, stored)
+    count = len(seen.resident)
+    dirty = sectors_of_stays(seen.stay, stored, count)
+    valid = sectors_of_stays(seen.stay, sectors, count)
+    kept = np.flatnonzero(seen.resident)
+    kept = kept[np.argsort(seen.last_use[kept], kind="stable")]
+    state.lines = lines[seen.last_use[kept]]
+    state.valid, state.dirty = valid[kept], dirty[kept]
+    return seen.hit_sectors[old:], fresh[old:]
+
+
+def _distinct(rows: _Rows, scale: _Scale) -> int:
+    """Distinct bytes that these rows touch. For CTAs that were not logged, as many new ones as the
+    later half of the logged CTAs brought."""
+    total = late = 0
+    for bit in range(4):
+        has = (rows.sectors >> bit & 1).astype(bool)
+        # A stable sort by CTA, then the first row of each line: who touched it first.
+        cta, line = rows.cta[has], rows.line[has]
+        by_cta = np.argsort(cta, kind="stable")
+        unique, first = np.unique(line[by_cta], return_index=True)
+        total += len(unique)
+        late += scale.late_ctas(cta[by_cta][first])
+    return scale.total(total, late)
+
+
+def _hottest(rows: _Rows, scale: float) -> int:
+    """Atomic requests on the sector that gets most of them."""
+    touched = rows.select(rows.kind == KIND_ATOMIC)
+    most = 0
+    for bit in range(4):
+        lines = touched.line[(touched.sectors >> bit & 1).astype(bool)]
+        if len(lines):
+            most = max(most, int(np.unique(lines, return_counts=True)[1].max()))
+    return round(most * scale)
