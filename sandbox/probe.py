@@ -44,7 +44,7 @@ def _visible_processes() -> list[Json]:
 def examine(sandbox: Sandbox, scratch: Path, means: Containment) -> str | None:
     """Run `look` in a folder below `scratch`; what is not as `means` promise, None if all is."""
     folder = scratch / "job"
-    folder.mkdir()
+    folder.mkdir(parents=True)
     secret = scratch / "secret"
     secret.write_text("not for the job")
     secret.chmod(0o644)

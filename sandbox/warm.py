@@ -6,6 +6,7 @@ import atexit
 import dataclasses
 import os
 import secrets
+import stat
 import tempfile
 import threading
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Protocol, Self
 from kopt.gpu.errors import EnvironmentLacks
 from kopt.sandbox import ending, host, keeper, probe, view, watch
 from kopt.sandbox import folder as folders
-from kopt.sandbox.containment import Containment
+from kopt.sandbox.containment import Containment, reachable_by_others
 from kopt.sandbox.output import OutputDrain
 from kopt.sandbox.protocol import Job, Outcome
 from kopt.sandbox.request import Boot, Report, Request
@@ -195,12 +196,24 @@ class WarmSandbox:
             worker.stop()
 
     def _located(self, job: Job) -> Job:
-        """The job with real paths. Raises `ValueError` if they are not where they must be."""
+        """The job with real paths.
+
+        Raises `ValueError` if its own are not where they must be, and `EnvironmentLacks` if it
+        could not read what it is to read.
+        """
         folder = Path(os.path.realpath(job.folder))
         cache = Path(os.path.realpath(job.cache)) if job.cache else None
         for path in (folder, cache):
             if path is not None and (path == self.root or not path.is_relative_to(self.root)):
                 raise ValueError(f"{path} is not below the sandbox's root {self.root}")
+        means = self.containment()
+        if means.uid is not None and not means.reads_any_mode:
+            for path in job.readable:
+                if not reachable_by_others(path):
+                    raise EnvironmentLacks(
+                        f"jobs run as another user here, who may not read {path}",
+                        f"allow it: chmod -R o+rX {path}, and the folders above it o+x",
+                    )
         return dataclasses.replace(job, folder=folder, cache=cache)
 
     def _prepare(self, job: Job) -> tuple[int, int]:
@@ -215,10 +228,19 @@ class WarmSandbox:
             job.cache.mkdir(parents=True, exist_ok=True)
         uid = self.containment().uid
         if uid is not None:
+            if not self.containment().reads_any_mode:
+                self._open_the_way(job)
             folders.give_to(job.folder, uid)
             if job.cache is not None and job.cache.stat().st_uid != uid:
                 folders.give_to(job.cache, uid)
         return _identity(job.folder)
+
+    def _open_the_way(self, job: Job) -> None:
+        """Let the job's user enter the folders below `root` that lead to its own."""
+        for end in (job.folder, job.cache or job.folder):
+            for above in end.parents:
+                if above.is_relative_to(self.root):
+                    above.chmod(stat.S_IMODE(above.stat().st_mode) | stat.S_IXGRP | stat.S_IXOTH)
 
     def _tasks_before(self) -> int:
         """The kernel counts all tasks of a user against its limit, not only the job's."""
@@ -248,7 +270,7 @@ class WarmSandbox:
             self._stop()
             raise EnvironmentLacks(
                 f"the {self.name} sandbox cannot set up a job: {report.detail or report.how}",
-                "try another backend: --sandbox local",
+                "try another one: --sandbox auto takes the strongest that works",
             )
         if report.survivors:
             self._stop()
