@@ -1,0 +1,646 @@
+"""Tile both dimensions of an array that is walked with one flat index.
+
+With offsets from `//` and `%` of one index, lanes that are neighbours in one array are a row apart
+in the other, and every access there moves a whole sector for one element.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import libcst as cst
+import libcst.matchers as m
+
+from kopt.agent.playbook.base import CallEvidence, KernelEvidence, Proposal
+from kopt.agent.playbook.host import ceiling, grid_changes, on_host
+from kopt.agent.playbook.index import Address, Indices
+from kopt.agent.playbook.inline import inlined
+from kopt.agent.playbook.polynomial import (
+    ONE,
+    Polynomial,
+    Symbol,
+    quotient,
+    remainder,
+)
+from kopt.agent.playbook.reading import Reading, Value, is_jitted, read
+from kopt.agent.playbook.source import Source, fresh_name, names_read
+from kopt.agent.playbook.tidy import tidied, unread_parameters
+from kopt.agent.playbook.ttir import Module, Operation
+from kopt.gpu.counters import Site
+from kopt.tools.models import Effect
+
+_ELEMENTWISE_ONLY = {"tt.reduce", "tt.dot", "tt.scan", "tt.reshape", "tt.trans", "scf.for", "scf.while", "tt.atomic_rmw", "tt.atomic_cas", "tt.gather", "tt.join", "tt.cat", "tt.histogram"}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Digit:
+    """`(index // stride) % radix`; the topmost has no radix."""
+
+    stride: Polynomial
+    radix: Polynomial | None
+
+    def of(self, index: Polynomial) -> Polynomial:
+        """Its value for an index."""
+        value = quotient(index, self.stride)
+        return value if self.radix is None else remainder(value, self.radix)
+
+
+@dataclass(frozen=True)
+class FlatIndex:
+    """What was found in a kernel: one flat index, its digits from the innermost out, and the two
+    that are to be tiled."""
+
+    index: Polynomial
+    digits: tuple[Digit, ...]
+    other: int
+    """Position of the digit that the scattered accesses walk with unit stride; the first digit is
+    the one of the contiguous accesses."""
+    total: Polynomial
+    """`index < total` is the mask of every access."""
+    scattered: tuple[Operation, ...]
+
+    def digit(self, position: int) -> Polynomial:
+        """The value of a digit."""
+        return self.digits[position].of(self.index)
+
+    @property
+    def count(self) -> Polynomial | None:
+        """How many values the topmost digit takes, if the total is a multiple of the radices."""
+        return self.total.over(self.digits[-1].stride)
+
+
+class TwoDimensionalTile:
+    """Accesses through `//` and `%` of one index that move over twice the least sectors."""
+
+    name = "two_dimensional_tile"
+
+    def propose(self, call: CallEvidence) -> list[Proposal]:
+        """One proposal for each such kernel."""
+        found = []
+        for kernel in call.ranked:
+            flat = flat_index(kernel)
+            if flat is None:
+                continue
+            sites = _wasteful(kernel, flat.scattered)
+            if not sites:
+                continue
+            edge = 32 if max(s.bytes_per_lane for s in sites) >= 4 else 64
+            text = _written(call.source, kernel, flat, edge) or _written(
+                inlined(call.source, kernel.kernel.name), kernel, flat, edge
+            )
+            if text is not None:
+                found.append(self._proposal(kernel, sites, edge, tidied(call.source, text)))
+        return found
+
+    def _proposal(
+        self, kernel: KernelEvidence, sites: list[Site], edge: int, text: str
+    ) -> Proposal:
+        moved = sum(s.sectors for s in sites)
+        ideal = sum(s.ideal for s in sites)
+        every = [s for s in kernel.launch.counters.sites if s.space == "global"]
+        before = float(32 * sum(s.sectors for s in every))
+        names = ", ".join(sorted({n for s in sites for n in s.args}))
+        lines = ", ".join(sorted({str(s.line) for s in sites}))
+        return Proposal(
+            technique=self.name,
+            source=text,
+            rationale=(
+                f"a tile of {edge} by {edge} elements is contiguous in both arrays; the compiler"
+                " exchanges it between lanes through shared memory"
+            ),
+            evidence=(
+                f"the accesses to {names} at line {lines} of {kernel.kernel.name} move"
+                f" {moved / max(1, ideal):.1f}x the sectors that their bytes need"
+                f" ({moved:,} for {ideal:,}): their offsets are // and % of one index",
+            ),
+            predicted=(
+                Effect(
+                    metric="l1_requested_bytes",
+                    before=before,
+                    after=before - 32.0 * (moved - ideal),
+                    direction="down",
+                    sentence="every sector is used as a whole",
+                ),
+            ),
+            conditions=f"both dimensions well over {edge}; narrow ones leave lanes idle",
+        )
+
+
+def _wasteful(kernel: KernelEvidence, operations: Sequence[Operation]) -> list[Site]:
+    """Counted sites of these accesses with over twice the least sectors."""
+    lines = {op.inner[1] for op in operations}
+    return [
+        s
+        for s in kernel.launch.counters.sites
+        if s.space == "global"
+        and s.kind in {"load", "store"}
+        and s.line in lines
+        and s.sectors > 2 * s.ideal > 0
+    ]
+
+
+# Detection ---------------------------------------------------------------------------------
+
+
+def flat_index(kernel: KernelEvidence) -> FlatIndex | None:
+    """The flat index of an elementwise kernel whose accesses disagree about the contiguous digit."""
+    module = kernel.ttir
+    indices = Indices(module)
+    operations = list(module.walk())
+    if any(op.name in _ELEMENTWISE_ONLY for op in operations):
+        return None
+    accesses: list[tuple[Operation, Address]] = []
+    for op in operations:
+        if op.name in {"tt.load", "tt.store"}:
+            address = indices.address(op.operands[0])
+            if address is None:
+                return None
+            accesses.append((op, address))
+    index = _only_index([a.offset for _, a in accesses])
+    if index is None:
+        return None
+    total = _total(indices, [op for op, _ in accesses], index)
+    digits = _digits([a.offset for _, a in accesses], index)
+    if total is None or digits is None:
+        return None
+    steps = [(op, _steps(a.offset, index, digits)) for op, a in accesses]
+    others = set()
+    for _, step in steps:
+        if step is None:
+            return None
+        if step[0] != ONE:
+            others |= {k for k, s in enumerate(step) if s == ONE}
+    if len(others) != 1 or not any(step is not None and step[0] == ONE for _, step in steps):
+        return None
+    other = others.pop()
+    scattered = tuple(
+        op for op, step in steps if step is not None and step[0] != ONE and step[other] == ONE
+    )
+    return FlatIndex(index, digits, other, total, scattered)
+
+
+def _only_index(offsets: list[Polynomial]) -> Polynomial | None:
+    """The one value of which all quotients and remainders are taken."""
+    found = {
+        s.inner[0]
+        for offset in offsets
+        for s in offset.symbols()
+        if s.kind in {"quotient", "remainder"} and s.inner[0].has(lambda i: i.kind == "range")
+    }
+    bases = {_innermost(value) for value in found}
+    if len(bases) != 1:
+        return None
+    index = bases.pop()
+    ranges = {s for s in index.symbols() if s.kind == "range"}
+    if len(ranges) != 1 or index.factor(next(iter(ranges))) != ONE:
+        return None
+    return index
+
+
+def _innermost(value: Polynomial) -> Polynomial:
+    while len(value.terms) == 1 and value.terms[0][0] and value.terms[0][0][0].inner:
+        value = value.terms[0][0][0].inner[0]
+    return value
+
+
+def _total(
+    indices: Indices, operations: list[Operation], index: Polynomial
+) -> Polynomial | None:
+    """The bound of the index, if it alone masks every access."""
+    found = set()
+    for op in operations:
+        mask = mask_of(indices.module, op)
+        conditions = indices.conditions(mask) if mask is not None else None
+        if not conditions:
+            return None
+        for condition in conditions:
+            bound = condition.difference + index + ONE
+            if bound.has(lambda s: s.kind in {"range", "program"}):
+                return None
+            found.add(bound)
+    return found.pop() if len(found) == 1 else None
+
+
+def mask_of(module: Module, operation: Operation) -> str | None:
+    """The mask operand of a load or a store."""
+    position = 2 if operation.name == "tt.store" else 1
+    if len(operation.operands) <= position:
+        return None
+    mask = operation.operands[position]
+    definition = module.definitions.get(mask)
+    if definition is not None and definition.name == "arith.constant":
+        return None
+    return mask
+
+
+def _digits(offsets: list[Polynomial], index: Polynomial) -> tuple[Digit, ...] | None:
+    """The digits of the index from the innermost out, if they are those of one number system."""
+    used = {
+        Polynomial.of(s)
+        for offset in offsets
+        for monomial, _ in offset.terms
+        for s in monomial
+        if s.kind in {"quotient", "remainder"}
+    }
+    digits: list[Digit] = []
+    stride = ONE
+    while used:
+        top = Digit(stride, None)
+        if top.of(index) in used and stride != ONE:
+            used.discard(top.of(index))
+            digits.append(top)
+            break
+        radices = {
+            s.inner[1]
+            for value in used
+            for s in [value.terms[0][0][0]]
+            if s.kind == "remainder" and s.inner[0] == quotient(index, stride)
+        }
+        if len(radices) != 1:
+            return None
+        radix = radices.pop()
+        digit = Digit(stride, radix)
+        used.discard(digit.of(index))
+        digits.append(digit)
+        stride = stride * radix
+    whole = not used and len(digits) >= 2 and digits[-1].radix is None
+    return tuple(digits) if whole else None
+
+
+def _steps(
+    offset: Polynomial, index: Polynomial, digits: tuple[Digit, ...]
+) -> list[Polynomial] | None:
+    """How far an address moves for a step of each digit."""
+    marks = [Symbol("opaque", f"digit {k}") for k in range(len(digits))]
+    values: dict[Symbol, Polynomial] = {}
+    whole = Polynomial.constant(0)
+    for mark, digit in zip(marks, digits, strict=True):
+        value = digit.of(index)
+        values[value.terms[0][0][0]] = Polynomial.of(mark)
+        whole = whole + Polynomial.of(mark) * digit.stride
+    (lanes,) = {s for s in index.symbols() if s.kind == "range"}
+    base = index - Polynomial.of(lanes)
+    plain = offset.replace(values).replace({lanes: whole - base})
+    if plain.has(lambda s: s.kind in {"range", "quotient", "remainder"}):
+        return None
+    rest = plain
+    for mark in marks:
+        rest = rest - plain.factor(mark) * Polynomial.of(mark)
+    if rest.has(lambda s: s in marks):
+        return None
+    return [plain.factor(mark) for mark in marks]
+
+
+# Writing -----------------------------------------------------------------------------------
+
+
+def _written(text: str, kernel: KernelEvidence, flat: FlatIndex, edge: int) -> str | None:
+    source = Source(text)
+    reading = read(source, kernel.kernel)
+    sites = source.sites(kernel.kernel.name)
+    if reading is None or len(sites) != 1:
+        return None
+    return _Writer(source, reading, flat, edge).write()
+
+
+class _Writer:
+    """Writes the tiled kernel and its launch."""
+
+    def __init__(self, source: Source, reading: Reading, flat: FlatIndex, edge: int) -> None:
+        self.source = source
+        self.reading = reading
+        self.flat = flat
+        self.edge = edge
+        self.site = source.sites(reading.function.name.value)[0]
+        self.names = self._names()
+
+    def _names(self) -> list[str]:
+        """A variable for each digit: the one that holds it, or a new one."""
+        usual = ["col", "row", "plane", "volume"]
+        found = []
+        for position in range(len(self.flat.digits)):
+            value = self.flat.digit(position)
+            held = [
+                n.value
+                for n in self.reading.expressions(value)
+                if isinstance(n, cst.Name)
+            ]
+            wanted = usual[position] if position < len(usual) else f"digit_{position}"
+            found.append(held[0] if held else fresh_name(wanted, self.source.module))
+        return found
+
+    def write(self) -> str | None:
+        """The whole file, or None where the source does not show what the TTIR does."""
+        body = self._body()
+        function = self.reading.function
+        assert isinstance(function.body, cst.IndentedBlock)
+        if body is None:
+            return None
+        first, other = self._block_names()
+        changed = function.with_changes(
+            body=function.body.with_changes(body=body),
+            params=_with_constexprs(function.params, [first, other], self.source),
+        )
+        grid = self._grid()
+        if grid is None:
+            return None
+        changes: list[tuple[cst.CSTNode, cst.CSTNode]] = [(function, changed)]
+        changes += grid_changes(self.source, self.site, grid)
+        text = self.source.replace(changes)
+        return self._relaunched(text, {first: str(self.edge), other: str(self.edge)})
+
+    def _block_names(self) -> tuple[str, str]:
+        first, other = self.names[0], self.names[self.flat.other]
+        return f"BLOCK_{first.upper()}", f"BLOCK_{other.upper()}"
+
+    def _relaunched(self, text: str, added: dict[str, str]) -> str | None:
+        """With the launch's arguments as the new parameters are."""
+        kernel = self.reading.function.name.value
+        gone = set(unread_parameters(text, kernel)) - set(added)
+        known = set(unread_parameters(self.source.module.code, kernel))
+        gone -= known
+        source = Source(text)
+        function = source.functions()[kernel]
+        (site,) = source.sites(kernel)
+        names = [p.name.value for p in function.params.params if p.name.value not in added]
+        args = []
+        for position, arg in enumerate(site.call.args):
+            name = arg.keyword.value if arg.keyword else names[position]
+            if name not in gone:
+                args.append(arg)
+        args += [_keyword(name, value) for name, value in added.items()]
+        params = [p for p in function.params.params if p.name.value not in gone]
+        return source.replace(
+            [
+                (site.call, site.call.with_changes(args=_separated(args))),
+                (function.params, function.params.with_changes(params=_last_bare(params))),
+            ]
+        )
+
+    def _body(self) -> list[cst.BaseStatement] | None:
+        function = self.reading.function
+        assert isinstance(function.body, cst.IndentedBlock)
+        values: dict[Polynomial, str] = {
+            self.flat.digit(k): name for k, name in enumerate(self.names)
+        }
+        kept: list[cst.BaseStatement | None] = []
+        index_name = self._index_name()
+        for statement in function.body.body:
+            if self._defines(statement, {*values, self.flat.index}):
+                if None not in kept:
+                    kept.append(None)
+                continue
+            changed = self._changed(statement, values, index_name)
+            if changed is None:
+                return None
+            if None not in kept and changed is not statement:
+                kept.append(None)
+            kept.append(changed)
+        if self.masks == 0:
+            return None
+        text = "".join(cst.Module([]).code_for_node(s) for s in kept if s is not None)
+        used = names_read(cst.parse_module(text if text.strip() else "pass"))
+        top = self._definitions(index_name if index_name in used else None)
+        if top is None:
+            return None
+        place = kept.index(None)
+        return [
+            *(s for s in kept[:place] if s is not None),
+            *top,
+            *(s for s in kept[place + 1 :] if s is not None),
+        ]
+
+    masks = 0
+
+    def _index_name(self) -> str:
+        held = [
+            n.value for n in self.reading.expressions(self.flat.index) if isinstance(n, cst.Name)
+        ]
+        return held[0] if held else fresh_name("index", self.source.module)
+
+    def _defines(self, statement: cst.BaseStatement, values: set[Polynomial]) -> bool:
+        """Whether a statement does nothing but name the index or its digits."""
+        if not m.matches(statement, m.SimpleStatementLine(body=[m.Assign()])):
+            return False
+        assert isinstance(statement, cst.SimpleStatementLine)
+        assign = statement.body[0]
+        assert isinstance(assign, cst.Assign)
+        found: list[Value] = []
+        for target in assign.targets:
+            value = self.reading.value(target.target)
+            found.extend(value if isinstance(value, tuple) else [value])
+        return bool(found) and all(v in values for v in found)
+
+    def _changed(
+        self, statement: cst.BaseStatement, values: dict[Polynomial, str], index_name: str
+    ) -> cst.BaseStatement | None:
+        """A statement with masks and digits in the new form; None if a helper hides them."""
+        writer = self
+        hidden: list[cst.Call] = []
+
+        class Change(cst.CSTTransformer):
+            def on_visit(self, node: cst.CSTNode) -> bool:
+                if isinstance(node, cst.Call) and writer._hides(node):
+                    hidden.append(node)
+                return not isinstance(node, cst.Comparison) or not writer._is_mask(node)
+
+            def on_leave(self, original_node, updated_node):  # type: ignore[no-untyped-def]
+                if isinstance(original_node, cst.Comparison) and writer._is_mask(original_node):
+                    writer.masks += 1
+                    return writer._mask(original_node, updated_node)
+                if isinstance(original_node, cst.BaseExpression) and not isinstance(
+                    original_node, cst.Name
+                ):
+                    value = writer.reading.value(original_node)
+                    if isinstance(value, Polynomial):
+                        if value in values:
+                            return cst.Name(values[value])
+                        if value == writer.flat.index:
+                            return cst.Name(index_name)
+                return updated_node
+
+        changed = statement.visit(Change())
+        assert isinstance(changed, cst.BaseStatement)
+        if hidden:
+            return None
+        same = self.source.code(changed) == self.source.code(statement)
+        return statement if same else changed
+
+    def _hides(self, call: cst.Call) -> bool:
+        """Whether a jitted function of this file is handed the index or a digit."""
+        if not isinstance(call.func, cst.Name):
+            return False
+        function = self.source.functions().get(call.func.value)
+        if function is None or not is_jitted(function):
+            return False
+        watched = {self.flat.index, *(self.flat.digit(k) for k in range(len(self.names)))}
+        return any(self.reading.value(a.value) in watched for a in call.args)
+
+    def _is_mask(self, node: cst.Comparison) -> bool:
+        sides = [node.left, *(t.comparator for t in node.comparisons)]
+        return any(self.reading.value(s) == self.flat.index for s in sides)
+
+    def _mask(self, node: cst.Comparison, updated: cst.Comparison) -> cst.BaseExpression:
+        """The bounds of both tiled digits."""
+        parts = []
+        top = len(self.flat.digits) - 1
+        bound = self._text(self.flat.count) if self.flat.count is not None else None
+        for position in sorted({self.flat.other, 0}, reverse=True):
+            radix = self.flat.digits[position].radix
+            limit = self._text(radix) if radix is not None else bound
+            if limit is not None:
+                parts.append(f"({self.names[position]} < {limit})")
+        if self.flat.other != top or bound is None:
+            plain = self.source.code(node.with_changes(lpar=(), rpar=()))
+            if self.flat.other == top:
+                parts.insert(0, f"({plain})")
+        text = " & ".join(parts)
+        parent = self.source.parent(node)
+        alone = isinstance(parent, cst.Assign | cst.Arg)
+        new = cst.parse_expression(text if alone else f"({text})")
+        return new
+
+    def _definitions(self, index_name: str | None) -> list[cst.BaseStatement] | None:
+        """The statements that compute the digits, and the index where it is still used."""
+        top = len(self.flat.digits) - 1
+        first, other = self._block_names()
+        lines = []
+        axes = self._axes()
+        for position, block, shape in ((self.flat.other, other, "[:, None]"), (0, first, "[None, :]")):
+            lines.append(
+                f"{self.names[position]} = tl.program_id({axes[position]}) * {block}"
+                f" + tl.arange(0, {block}){shape}"
+            )
+        rest = self._rest()
+        left = "tl.program_id(2)"
+        if len(rest) > 1:
+            left = fresh_name("slab", self.source.module)
+            lines.append(f"{left} = tl.program_id(2)")
+        for number, position in enumerate(rest):
+            radix = self.flat.digits[position].radix
+            last = number == len(rest) - 1
+            if last:
+                lines.append(f"{self.names[position]} = {left}")
+            else:
+                limit = self._text(radix) if radix is not None else None
+                if limit is None:
+                    return None
+                lines.append(f"{self.names[position]} = {left} % {limit}")
+                left = f"{left} // {_factor(limit)}"
+        if index_name is not None:
+            text = self.names[top]
+            for position in range(top - 1, -1, -1):
+                radix = self.flat.digits[position].radix
+                limit = self._text(radix) if radix is not None else None
+                if limit is None:
+                    return None
+                inner = text if text.isidentifier() else f"({text})"
+                text = f"{inner} * {_factor(limit)} + {self.names[position]}"
+            lines.append(f"{index_name} = {text}")
+        for position in range(len(self.flat.digits)):
+            radix = self.flat.digits[position].radix
+            if radix is not None and self._text(radix) is None:
+                return None
+        lines[0] = (
+            "# A tile is contiguous along both dimensions, so loads and stores use whole sectors.\n"
+            + lines[0]
+        )
+        module = cst.parse_module("\n".join(lines) + "\n")
+        body = list(module.body)
+        head = body[0]
+        assert isinstance(head, cst.SimpleStatementLine)
+        body[0] = head.with_changes(leading_lines=[*module.header, *head.leading_lines])
+        return [s for s in body if isinstance(s, cst.BaseStatement)]
+
+    def _rest(self) -> list[int]:
+        return [k for k in range(len(self.flat.digits)) if k not in {0, self.flat.other}]
+
+    def _axes(self) -> dict[int, int]:
+        """The grid axis of each tiled digit; the unbounded one gets the axis without a limit."""
+        top = len(self.flat.digits) - 1
+        return {self.flat.other: 0, 0: 1} if self.flat.other == top else {self.flat.other: 1, 0: 0}
+
+    def _grid(self) -> list[str] | None:
+        """Host expressions for the new grid."""
+        limits = []
+        for digit in self.flat.digits:
+            limit = self._text(digit.radix) if digit.radix is not None else self._host_count()
+            if limit is None:
+                return None
+            limits.append(limit if digit.radix is None else on_host(self.source, self.site, limit))
+        if any(limit is None for limit in limits):
+            return None
+        grid = ["", ""]
+        for position, axis in self._axes().items():
+            grid[axis] = ceiling(self.source, str(limits[position]), str(self.edge))
+        rest = [str(limits[k]) for k in self._rest()]
+        if rest:
+            grid.append(" * ".join(_factor(r) for r in rest))
+        return grid
+
+    def _host_count(self) -> str | None:
+        """How many values the topmost digit takes, on the host."""
+        if self.flat.count is not None:
+            text = self._text(self.flat.count)
+            return on_host(self.source, self.site, text) if text is not None else None
+        total = self._text(self.flat.total)
+        below = self._text(self.flat.digits[-1].stride)
+        if total is None or below is None:
+            return None
+        one, two = (on_host(self.source, self.site, t) for t in (total, below))
+        return f"{_factor(one)} // {_factor(two)}" if one and two else None
+
+    def _text(self, value: Polynomial) -> str | None:
+        """Kernel code for a polynomial of parameters: as the source has it, else written out."""
+        parameters = {p.name.value for p in self.reading.function.params.params}
+        for node in self.reading.expressions(value):
+            if names_read(node) and names_read(node) <= parameters:
+                return self.source.code(node)
+        if value.has(lambda s: s.kind != "argument"):
+            return None
+        products = []
+        for monomial, factor in value.terms:
+            if not monomial or factor != 1:
+                # A number here may be a constexpr that changes with the launch.
+                return None
+            products.append(" * ".join(s.name for s in monomial))
+        return " + ".join(products) if products else None
+
+
+def _factor(text: str) -> str:
+    """An expression that can stand in a product."""
+    node = cst.parse_expression(text)
+    return f"({text})" if isinstance(node, cst.BinaryOperation) and not node.lpar else text
+
+
+def _keyword(name: str, value: str) -> cst.Arg:
+    return cst.Arg(
+        cst.parse_expression(value),
+        keyword=cst.Name(name),
+        equal=cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace("")),
+    )
+
+
+def _separated(args: list[cst.Arg]) -> list[cst.Arg]:
+    comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+    return [
+        *(a if isinstance(a.comma, cst.Comma) else a.with_changes(comma=comma) for a in args[:-1]),
+        args[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT),
+    ]
+
+
+def _last_bare(params: list[cst.Param]) -> list[cst.Param]:
+    return [*params[:-1], params[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)]
+
+
+def _with_constexprs(
+    params: cst.Parameters, names: list[str], source: Source
+) -> cst.Parameters:
+    """Parameters with constexprs added, annotated as the file annotates them."""
+    annotations = [p.annotation for p in params.params if p.annotation is not None]
+    annotation = annotations[-1] if annotations else None
+    comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+    old = [p if isinstance(p.comma, cst.Comma) else p.with_changes(comma=comma) for p in params.params]
+    new = [cst.Param(cst.Name(n), annotation=annotation, comma=comma) for n in names]
+    return params.with_changes(params=_last_bare([*old, *new]))
