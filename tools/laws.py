@@ -50,7 +50,8 @@ def _structured(rng: np.random.Generator, shape: Shape) -> Float64:
     rows = int(np.prod(shape[:-1], dtype=np.int64)) if shape else 1
     slope = rng.uniform(0.5, 2.0, (rows, 1)) * rng.choice([-1.0, 1.0], (rows, 1))
     start = rng.uniform(-1.0, 1.0, (rows, 1))
-    return (start + slope * np.linspace(0.0, 1.0, columns)).reshape(shape)
+    ramps: Float64 = start + slope * np.linspace(0.0, 1.0, columns)
+    return ramps.reshape(shape)
 
 
 def _exact_integers(rng: np.random.Generator, shape: Shape) -> Float64:

@@ -35,9 +35,13 @@ def assigned(tree: ast.Module, name: str) -> ast.expr | None:
         if isinstance(node, ast.Assign):
             if any(isinstance(t, ast.Name) and t.id == name for t in node.targets):
                 found = node.value
-        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            if node.target.id == name and node.value is not None:
-                found = node.value
+        elif (
+            isinstance(node, ast.AnnAssign)
+            and isinstance(node.target, ast.Name)
+            and node.target.id == name
+            and node.value is not None
+        ):
+            found = node.value
     return found
 
 
@@ -49,10 +53,10 @@ def evaluate(node: ast.expr, tree: ast.Module, depth: int = 0) -> Json:
     if depth > 50:
         raise NotLiteral(node)
     match node:
-        case ast.Constant(value=value) if value is None or isinstance(
-            value, bool | int | float | str
+        case ast.Constant(value=constant) if constant is None or isinstance(
+            constant, bool | int | float | str
         ):
-            return value
+            return constant
         case ast.List(elts=items) | ast.Tuple(elts=items) | ast.Set(elts=items):
             return [evaluate(item, tree, depth + 1) for item in items]
         case ast.Dict(keys=keys, values=values):

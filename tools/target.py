@@ -9,7 +9,6 @@ import tokenize
 from pathlib import Path
 
 from kopt.gpu.errors import EnvironmentLacks, UsageError
-from kopt.gpu.trace import Json
 from kopt.tools.formats import SUPPORTED, refuse_content, refuse_folder, refuse_suffix
 from kopt.tools.laws import LAW_NAMES
 from kopt.tools.literals import NotLiteral, assigned, evaluate
