@@ -1,0 +1,118 @@
+"""Parameters of kernels and arguments of launches: adding, removing, and breaking long lines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import libcst as cst
+
+WIDEST = 88
+"""Lines are broken beyond this, or beyond the file's own longest line of code up to 120."""
+
+
+def width(text: str) -> int:
+    """How long a line of this file may be."""
+    longest = max((len(line) for line in text.splitlines()), default=0)
+    return min(120, max(WIDEST, longest))
+
+
+def keyword(name: str, value: str | cst.BaseExpression) -> cst.Arg:
+    """`name=value`."""
+    return cst.Arg(
+        cst.parse_expression(value) if isinstance(value, str) else value,
+        keyword=cst.Name(name),
+        equal=cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace("")),
+    )
+
+
+def constexpr(name: str, like: Sequence[cst.Param], default: str | None = None) -> cst.Param:
+    """A constexpr parameter, annotated as the others are."""
+    annotations = [p.annotation for p in like if p.annotation is not None]
+    annotation = annotations[-1] if annotations else cst.Annotation(
+        cst.parse_expression("tl.constexpr")
+    )
+    if default is None:
+        return cst.Param(cst.Name(name), annotation=annotation)
+    return cst.Param(cst.Name(name), annotation=annotation, default=cst.parse_expression(default))
+
+
+_ONE_LINE = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+
+
+def _broken(indent: str) -> cst.ParenthesizedWhitespace:
+    return cst.ParenthesizedWhitespace(
+        first_line=cst.TrailingWhitespace(), indent=True, last_line=cst.SimpleWhitespace(indent)
+    )
+
+
+def function_with(
+    function: cst.FunctionDef, params: Sequence[cst.Param], text: str
+) -> cst.FunctionDef:
+    """A function with these parameters, in one line if they fit."""
+    plain = [_plain(p) for p in params]
+    one = [p.with_changes(comma=_ONE_LINE) for p in plain[:-1]] + plain[-1:]
+    changed = function.with_changes(
+        params=function.params.with_changes(params=one),
+        whitespace_before_params=cst.SimpleWhitespace(""),
+    )
+    head = changed.with_changes(
+        body=cst.SimpleStatementSuite([cst.Pass()]), decorators=(), leading_lines=()
+    )
+    if len(cst.Module([head]).code.rstrip()) - len(" pass") <= width(text):
+        return changed
+    comma = cst.Comma(whitespace_after=_broken("    "))
+    last = cst.Comma(whitespace_after=_broken(""))
+    joined = ", ".join(cst.Module([]).code_for_node(p) for p in plain)
+    if len(joined) + 4 <= width(text):
+        # All parameters on one line of their own.
+        end = plain[-1].with_changes(whitespace_after_param=_broken(""))
+        return changed.with_changes(
+            params=function.params.with_changes(params=[*one[:-1], end]),
+            whitespace_before_params=_broken("    "),
+        )
+    many = [p.with_changes(comma=comma) for p in plain[:-1]]
+    many.append(plain[-1].with_changes(comma=last))
+    return changed.with_changes(
+        params=function.params.with_changes(params=many), whitespace_before_params=_broken("    ")
+    )
+
+
+def _plain(param: cst.Param) -> cst.Param:
+    return param.with_changes(
+        comma=cst.MaybeSentinel.DEFAULT, whitespace_after_param=cst.SimpleWhitespace("")
+    )
+
+
+def call_with(call: cst.Call, args: Sequence[cst.Arg], text: str, indent: str) -> cst.Call:
+    """A call with these arguments, in one line if they fit; `indent` is that of its statement."""
+    plain = [
+        a.with_changes(
+            comma=cst.MaybeSentinel.DEFAULT, whitespace_after_arg=cst.SimpleWhitespace("")
+        )
+        for a in args
+    ]
+    one = [a.with_changes(comma=_ONE_LINE) for a in plain[:-1]] + plain[-1:]
+    changed = call.with_changes(args=one, whitespace_before_args=cst.SimpleWhitespace(""))
+    line = cst.Module([]).code_for_node(changed)
+    if "\n" not in line and len(indent) + len(line) <= width(text):
+        return changed
+    inner = cst.ParenthesizedWhitespace(
+        first_line=cst.TrailingWhitespace(), indent=True, last_line=cst.SimpleWhitespace("    ")
+    )
+    outer = cst.ParenthesizedWhitespace(
+        first_line=cst.TrailingWhitespace(), indent=True, last_line=cst.SimpleWhitespace("")
+    )
+    joined = ", ".join(cst.Module([]).code_for_node(a) for a in plain)
+    if len(indent) + 4 + len(joined) <= width(text) and "\n" not in joined:
+        # All arguments on one line of their own.
+        many = [a.with_changes(comma=_ONE_LINE) for a in plain[:-1]]
+        many.append(plain[-1].with_changes(whitespace_after_arg=outer))
+        return changed.with_changes(args=many, whitespace_before_args=inner)
+    many = [a.with_changes(comma=cst.Comma(whitespace_after=inner)) for a in plain[:-1]]
+    many.append(plain[-1].with_changes(comma=cst.Comma(whitespace_after=outer)))
+    return changed.with_changes(args=many, whitespace_before_args=inner)
+
+
+def parameters(function: cst.FunctionDef) -> list[cst.Param]:
+    """All parameters in order."""
+    return [*function.params.params, *function.params.kwonly_params]
