@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import secrets
@@ -139,7 +140,7 @@ def reachable_by_others(path: Path) -> bool:
 def unused_uid() -> int | None:
     """A user id that is mapped here, has no account and runs nothing."""
     mapped = [line.split() for line in Path("/proc/self/uid_map").read_text().splitlines()]
-    running = {entry.stat().st_uid for entry in _processes()}
+    running = _running_users()
     for uid in secrets.SystemRandom().sample(_UNASSIGNED, len(_UNASSIGNED)):
         if uid in running or not any(int(a) <= uid < int(a) + int(n) for a, _, n in mapped):
             continue
@@ -150,13 +151,10 @@ def unused_uid() -> int | None:
     return None
 
 
-def _processes() -> list[Path]:
-    found = []
+def _running_users() -> set[int]:
+    found = set()
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
-            try:
-                entry.stat()
-            except FileNotFoundError:
-                continue
-            found.append(entry)
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                found.add(entry.stat().st_uid)
     return found

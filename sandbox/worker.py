@@ -69,7 +69,7 @@ class Worker:
         self.pid = self._process.pid
         """Of the backend's command; everything of this worker is below it."""
         try:
-            self.threads = self._await_ready()
+            self._await_ready()
         except BaseException:
             self.stop()
             raise
@@ -112,7 +112,7 @@ class Worker:
         self._kill_marked()
         self._log.close()
 
-    def _await_ready(self) -> int:
+    def _await_ready(self) -> None:
         poll = select.poll()
         poll.register(self._control, select.POLLIN)
         if not poll.poll(_START_S * 1000):
@@ -130,7 +130,6 @@ class Worker:
                 f"the sandbox's worker cannot import what jobs need: {message['failed']}",
                 "reinstall kopt in this environment: pip install --force-reinstall kopt-gpu",
             )
-        return int(message["threads"])
 
     def _receive(self) -> bytes:
         try:

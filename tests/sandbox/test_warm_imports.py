@@ -70,6 +70,12 @@ def warm(
         yield found
 
 
+def test_the_worker_has_one_thread(warm: WarmSandbox) -> None:
+    """With more, a fork may leave a lock held for ever in the child."""
+    for pid in warm.processes():
+        assert len(list(Path(f"/proc/{pid}/task").iterdir())) == 1
+
+
 def test_a_parallel_operator_runs_in_job_after_job(
     warm: WarmSandbox, run_file: RunFile, tmp_path: Path
 ) -> None:
