@@ -164,7 +164,8 @@ def _bootstrap() -> str:
     return (
         f"import sys; sys.path.insert(0, {parent!r})\n"
         f"sys.path += [place for place in {sites!r} if place not in sys.path]\n"
-        "from kopt.sandbox.zygote import main; main()"
+        "from kopt.sandbox.zygote import main; main()\n"
+        "import os; os._exit(0)"  # taking torch apart would only cost time
     )
 
 
