@@ -5,7 +5,7 @@ from __future__ import annotations
 from kopt.gpu.virtual.ptx.ir import FLOATS, Value, constant, lanes, width
 from kopt.gpu.virtual.ptx.math_ir import routine
 from kopt.gpu.virtual.ptx.parse import WIDTHS, Imm, Instruction, Operand
-from kopt.gpu.virtual.ptx.registers import Registers, SiteInfo
+from kopt.gpu.virtual.ptx.registers import Registers
 
 FLOAT_TYPES = {"f16", "bf16", "f32", "f64", "f16x2", "bf16x2"}
 _FLOAT_OPS = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
@@ -87,11 +87,8 @@ class Arithmetic(Registers):
             value = code.intrinsic("fma.", type_, v)
         elif name in {"min", "max"}:
             nan = "NaN" in parts
-            intrinsic = (
-                ("minimum." if nan else "minnum.")
-                if name == "min"
-                else ("maximum." if nan else "maxnum.")
-            )
+            # The numbers order -0 before +0, as PTX does.
+            intrinsic = f"{name}imum{'' if nan else 'num'}."
             value = code.intrinsic(intrinsic, type_, v[:2])
             if len(v) == 3:
                 value = code.intrinsic(intrinsic, type_, [value, v[2]])
@@ -124,12 +121,9 @@ class Arithmetic(Registers):
 
     def _special_function(self, name: str, value: Value) -> Value:
         code = self.code
-        text, declared = routine(name)
-        self.routines[f"vm_{name}"] = text
-        code.declared |= declared
         if value.vector:
-            return code.call(f"vm_{name}", lanes("float"), [value], fast=True)
-        whole = code.call(f"vm_{name}", lanes("float"), [code.splat(value)], fast=True)
+            return code.routine(routine(name), [value])
+        whole = code.routine(routine(name), [code.splat(value)])
         return code.emit("float", f"extractelement {whole}, i32 0")
 
     def _flush(self, value: Value) -> Value:
@@ -527,27 +521,24 @@ class Arithmetic(Registers):
         a = self.read(i.operands[1], bits, vector)
         b = self.read(i.operands[2], bits, vector)
         condition = self.read(i.operands[3], 1, self.varies(i.operands[3]))
-        if self.counted and condition.vector:
+        if self.counted:
             self._count_select(i, condition)
         if a.vector and not condition.vector:
             condition = code.splat(condition)
         self.finish(i, code.select(condition, a, b))
 
     def _count_select(self, i: Instruction, condition: Value) -> None:
+        """Executions, and those in which all active lanes agreed."""
         code = self.code
-        number = len(self.selects)
-        self.selects.append(SiteInfo(number, i, "", "select", 0))
-        bits = code.emit("i32", f"bitcast {condition} to i32")
-        for offset, test in ((0, None), (1, -1), (2, 0)):
-            pointer = code.emit(
-                "ptr", f"getelementptr i64, ptr %selects, i64 {3 * number + offset}"
-            )
-            old = code.emit("i64", f"load i64, {pointer}")
-            step = Value("i64", "1")
-            if test is not None:
-                hit = code.compare("icmp", "eq", bits, Value("i32", str(test)))
-                step = code.cast("zext", hit, "i64")
-            code.raw(f"store {code.binary('add', old, step)}, {pointer}")
+        number = 3 * len(self.selects)
+        self.selects.append(i)
+        on = self.mask_bits(self.active)
+        bits = code.binary("and", self.mask_bits(condition), on)
+        self.tally("%selects", number, Value("i64", "1"))
+        every = code.compare("icmp", "eq", bits, on)
+        self.tally("%selects", number + 1, code.cast("zext", every, "i64"))
+        none = code.compare("icmp", "eq", bits, Value("i32", "0"))
+        self.tally("%selects", number + 2, code.cast("zext", none, "i64"))
 
     def op_setp(self, i: Instruction) -> None:
         self._compare(i, predicate=True)

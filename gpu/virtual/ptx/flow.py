@@ -12,6 +12,7 @@ from kopt.gpu.virtual.ptx.parse import (
     Instruction,
     Operand,
     Reg,
+    Special,
     Symbol,
     Vector,
 )
@@ -23,11 +24,14 @@ NO_DESTINATION = {
 }  # fmt: skip
 """First parts of opcodes whose operands are all sources."""
 
-LANE_VARYING = {"shfl", "ldmatrix", "mma", "wmma", "atom", "match", "activemask", "elect", "vote"}
-"""Opcodes whose result may differ between lanes whatever their operands are. (`vote` results are
-uniform in a converged warp only, `atom` results never.)"""
+LANE_VARYING = {"shfl", "ldmatrix", "mma", "wmma", "atom", "match", "elect"}
+"""Opcodes whose result may differ between lanes whatever their operands are."""
 
-UNIFORM_SPECIALS = ("%ctaid", "%nctaid", "%ntid", "%nwarpid", "%gridid", "%smid", "%warpid")
+WARP_WIDE = {"vote", "activemask", "redux"}
+"""Opcodes with one result for the lanes that run together. Where no branch is found to diverge
+under this assumption, all lanes always run together, so it holds."""
+
+LANE_SPECIALS = ("%tid", "%laneid", "%lanemask")
 
 
 @dataclass
@@ -51,6 +55,8 @@ class Flow:
     """Registers live at the start of each block."""
     divergent: bool
     """Some branch may split a warp: the code needs execution masks."""
+    local: frozenset[str]
+    """Registers that only one block uses, and never before it writes them."""
 
 
 def destinations(instruction: Instruction) -> list[Reg]:
@@ -113,11 +119,38 @@ def is_barrier(instruction: Instruction) -> bool:
     return instruction.parts[0] in {"bar", "barrier"} and instruction.parts[1] != "warp"
 
 
+def may_spin(flow: Flow, first: int, last: int) -> bool:
+    """Whether a loop over these blocks may wait for what another warp does."""
+    for block in flow.blocks[first : last + 1]:
+        if block.ends_in_barrier:
+            return False
+    waits = {"volatile", "acquire", "relaxed"}
+    return any(
+        i.parts[0] == "atom" or (i.parts[0] == "ld" and waits & set(i.parts))
+        for block in flow.blocks[first : last + 1]
+        for i in block.instructions
+    )
+
+
 def analyse(entry: Entry) -> Flow:
     """Blocks, uniformity and liveness of an entry."""
     blocks = _blocks(entry)
     uniform, divergent = _uniform(entry, blocks)
-    return Flow(blocks, uniform, _live(blocks), divergent)
+    live = _live(blocks)
+    return Flow(blocks, uniform, live, divergent, _local(blocks, live))
+
+
+def _local(blocks: list[Block], live: list[frozenset[str]]) -> frozenset[str]:
+    homes: dict[str, set[int]] = {}
+    for block in blocks:
+        for instruction in block.instructions:
+            for register in (*destinations(instruction), *sources(instruction)):
+                homes.setdefault(register.name, set()).add(block.index)
+    return frozenset(
+        name
+        for name, where in homes.items()
+        if len(where) == 1 and not any(name in live[index] for index in where)
+    )
 
 
 def _blocks(entry: Entry) -> list[Block]:
@@ -169,12 +202,15 @@ def _uniform(entry: Entry, blocks: list[Block]) -> tuple[frozenset[str], bool]:
         changed = False
         for block in blocks:
             for instruction in block.instructions:
-                if _varies(instruction, varying):
+                if _varies(instruction, varying) or (
+                    entry.generic_local and _generic_load(instruction)
+                ):
                     for register in destinations(instruction):
                         if register.name not in varying:
                             varying.add(register.name)
                             changed = True
-    divergent = any(
+    ragged = entry.max_threads == 0 or entry.max_threads % 32 != 0
+    divergent = ragged or any(
         block.instructions
         and block.instructions[-1].guard is not None
         and block.instructions[-1].parts[0] in {"bra", "ret", "exit", "trap"}
@@ -203,17 +239,35 @@ def _depends(block: Block, varying: set[str]) -> set[str]:
 
 
 def _varies(instruction: Instruction, varying: set[str]) -> bool:
-    if instruction.parts[0] in LANE_VARYING:
+    parts = instruction.parts
+    if parts[0] == "shfl":
+        return not _one_lane(instruction, varying)
+    if parts[0] in LANE_VARYING or parts[:2] == ("ld", "local"):
         return True
+    if instruction.guard is not None and instruction.guard.name in varying:
+        return True
+    if parts[0] in WARP_WIDE:
+        return False
     for operand in instruction.operands:
-        name = getattr(operand, "name", "")
-        if isinstance(operand, Symbol | Imm | Reg):
-            continue
-        if name.startswith("%") and not name.startswith(UNIFORM_SPECIALS):
+        if isinstance(operand, Special) and operand.name.startswith(LANE_SPECIALS):
             return True
-    if instruction.parts[:2] == ("ld", "local"):
-        return True
     return any(r.name in varying for r in sources(instruction))
+
+
+def _generic_load(instruction: Instruction) -> bool:
+    spaces = {"global", "shared", "local", "param", "const"}
+    return instruction.parts[0] == "ld" and not spaces & set(instruction.parts)
+
+
+def _one_lane(instruction: Instruction, varying: set[str]) -> bool:
+    """A shuffle in which every lane reads the same lane."""
+    if "idx" not in instruction.parts or len(instruction.operands) > 5:
+        return False
+    lane, clamp = instruction.operands[2:4]
+    fixed = isinstance(lane, Imm) or (isinstance(lane, Reg) and lane.name not in varying)
+    whole = isinstance(clamp, Imm) and clamp.bits & 0x1F1F == 0x1F
+    guard = instruction.guard
+    return fixed and whole and (guard is None or guard.name not in varying)
 
 
 def _live(blocks: list[Block]) -> list[frozenset[str]]:

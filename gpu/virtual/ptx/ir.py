@@ -62,13 +62,52 @@ def per_lane(element: str, values: Iterable[int]) -> Value:
     )
 
 
+@dataclass(frozen=True)
+class Routine:
+    """A function that many kernels share: compiled once and kept."""
+
+    name: str
+    result: str
+    arguments: tuple[str, ...]
+    text: str
+    calls: tuple[Routine, ...] = ()
+
+    @property
+    def declaration(self) -> str:
+        """How another module declares it."""
+        return f"declare fastcc {self.result} @{self.name}({', '.join(self.arguments)}) #0"
+
+
+def load_slots(**slots: int) -> str:
+    """Text that loads slots of the context `%ctx` into values of these names."""
+    return "\n".join(
+        f"  %{name}.p = getelementptr i64, ptr %ctx, i64 {index}\n"
+        f"  %{name} = load i64, ptr %{name}.p"
+        for name, index in slots.items()
+    )
+
+
+def load_pointers(**slots: int) -> str:
+    """Text that loads slots of the context `%ctx` as pointers of these names."""
+    return "\n".join(
+        load_slots(**{name + ".i": index}) + f"\n  %{name} = inttoptr i64 %{name}.i to ptr"
+        for name, index in slots.items()
+    )
+
+
+def iota(step: int, count: int = LANES) -> str:
+    """Text of the constant vector `0, step, 2 * step, …` of i64."""
+    return "<" + ", ".join(f"i64 {i * step}" for i in range(count)) + ">"
+
+
 class Code:
     """The body of one function."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.count = 0
-        self.declared: set[str] = set()
+        self.routines: dict[str, Routine] = {}
+        """Shared routines that the function calls."""
 
     def name(self) -> str:
         self.count += 1
@@ -126,16 +165,27 @@ class Code:
         full = "llvm." + name + (suffix(type_) if name.endswith(".") else "")
         return self.call(full, type_, arguments)
 
-    def call(self, name: str, type_: str, arguments: Sequence[Value], fast: bool = False) -> Value:
-        if name.startswith("llvm."):
-            kinds = ", ".join(a.type for a in arguments)
-            self.declared.add(f"declare {type_} @{name}({kinds})")
+    def call(self, name: str, type_: str, arguments: Sequence[Value]) -> Value:
+        """Call an LLVM intrinsic by its whole name."""
         text = ", ".join(str(a) for a in arguments)
-        convention = "fastcc " if fast else ""
         if type_ == "void":
-            self.raw(f"call {convention}void @{name}({text})")
+            self.raw(f"call void @{name}({text})")
             return Value("void", "")
-        return self.emit(type_, f"call {convention}{type_} @{name}({text})")
+        return self.emit(type_, f"call {type_} @{name}({text})")
+
+    def routine(self, routine: Routine, arguments: Sequence[Value]) -> Value:
+        """Call a shared routine."""
+        self.routines[routine.name] = routine
+        text = ", ".join(str(a) for a in arguments)
+        call = f"call fastcc {routine.result} @{routine.name}({text})"
+        if routine.result == "void":
+            self.raw(call)
+            return Value("void", "")
+        return self.emit(routine.result, call)
+
+    def extract(self, pack: Value, element: str, index: int) -> Value:
+        """Element `index` of an aggregate whose elements are `element`s."""
+        return self.emit(element, f"extractvalue {pack}, {index}")
 
 
 def suffix(type_: str) -> str:

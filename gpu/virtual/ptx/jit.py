@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import hashlib
 import os
 import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import llvmlite
 import llvmlite.binding as llvm
 
-FORMAT = b"kopt-obj-1\n"
+from kopt.gpu.errors import Unsupported
+from kopt.gpu.virtual.ptx.elf import defined, needed
+from kopt.gpu.virtual.ptx.ir import Routine
+from kopt.gpu.virtual.ptx.module import ATTRIBUTES, masked_declarations
+
+FORMAT = b"kopt-obj-2\n"
 
 
 def cache_folder() -> Path:
@@ -24,20 +32,32 @@ def cache_folder() -> Path:
     return Path(base) / "kopt"
 
 
+@dataclass(frozen=True)
+class Cpu:
+    """What to generate code for."""
+
+    name: str
+    features: str
+
+
 @cache
-def _machine() -> tuple[llvm.TargetMachine, str]:
+def host() -> Cpu:
+    """This machine."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
-    name = llvm.get_host_cpu_name()
-    features = llvm.get_host_cpu_features().flatten()
-    machine = llvm.Target.from_default_triple().create_target_machine(
-        cpu=name, features=features, opt=1, jit=True
+    return Cpu(llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten())
+
+
+@cache
+def _machine(cpu: Cpu) -> llvm.TargetMachine:
+    return llvm.Target.from_default_triple().create_target_machine(
+        cpu=cpu.name, features=cpu.features, opt=1, jit=True
     )
-    return machine, f"{name} {features} {llvmlite.__version__}"
 
 
-def _compile(text: str) -> bytes:
-    machine, _ = _machine()
+def compile_text(text: str, cpu: Cpu) -> bytes:
+    """An object file for a module in LLVM's text form."""
+    machine = _machine(cpu)
     module = llvm.parse_assembly(text)
     module.verify()
     options = llvm.create_pipeline_tuning_options(speed_level=1)
@@ -77,23 +97,68 @@ def _save(path: Path, body: bytes) -> None:
             raise
 
 
-class Compiled:
-    """Machine code of one module; keeps it alive."""
+def object_file(text: str, cpu: Cpu) -> tuple[bytes, bool]:
+    """The module's object file, and whether it came from the disk."""
+    identity = f"{cpu.name} {cpu.features} {llvmlite.__version__} {llvm.llvm_version_info}"
+    key = hashlib.sha256(f"{identity}\n{text}".encode()).hexdigest()
+    path = cache_folder() / "ptx" / key[:2] / key
+    keep = os.environ.get("KOPT_PTX_CACHE") != "off"
+    body = _load(path) if keep else None
+    if body is not None:
+        return body, True
+    body = compile_text(text, cpu)
+    if keep:
+        _save(path, body)
+    return body, False
 
-    def __init__(self, text: str) -> None:
-        machine, identity = _machine()
-        key = hashlib.sha256(f"{identity}\n{text}".encode()).hexdigest()
-        path = cache_folder() / "ptx" / key[:2] / key
-        keep = os.environ.get("KOPT_PTX_CACHE") != "off"
-        body = _load(path) if keep else None
-        self.was_cached = body is not None
-        if body is None:
-            body = _compile(text)
-            if keep:
-                _save(path, body)
+
+def _closure(routines: Iterable[Routine]) -> list[Routine]:
+    """The routines and all that they call, each once."""
+    found: dict[str, Routine] = {}
+
+    def add(routine: Routine) -> None:
+        if routine.name not in found:
+            found[routine.name] = routine
+            for other in routine.calls:
+                add(other)
+
+    for routine in routines:
+        add(routine)
+    return list(found.values())
+
+
+@cache
+def _routine_object(routine: Routine, cpu: Cpu) -> bytes:
+    declared = [other.declaration for other in routine.calls]
+    text = "\n".join([*declared, masked_declarations(routine.text), routine.text, ATTRIBUTES])
+    return object_file(text, cpu)[0]
+
+
+def _provide(name: str) -> None:
+    """Make a C library's routine known to the JIT, which ends the process if one is missing."""
+    try:
+        found = getattr(ctypes.CDLL(None), name)
+    except AttributeError:
+        raise Unsupported(f"the virtual GPU lacks the library routine {name}") from None
+    address = ctypes.cast(found, ctypes.c_void_p).value
+    assert address is not None
+    llvm.add_symbol(name, address)
+
+
+class Compiled:
+    """Machine code of one module and of the routines it calls; keeps it alive."""
+
+    def __init__(self, text: str, routines: Iterable[Routine]) -> None:
+        cpu = host()
+        body, self.was_cached = object_file(text, cpu)
+        bodies = [body, *(_routine_object(r, cpu) for r in _closure(routines))]
+        known = set().union(*(defined(b) for b in bodies))
+        for name in sorted(set().union(*(needed(b) for b in bodies)) - known):
+            _provide(name)
         empty = llvm.parse_assembly("")
-        self._engine = llvm.create_mcjit_compiler(empty, machine)
-        self._engine.add_object_file(llvm.ObjectFileRef.from_data(body))
+        self._engine = llvm.create_mcjit_compiler(empty, _machine(cpu))
+        for one in bodies:
+            self._engine.add_object_file(llvm.ObjectFileRef.from_data(one))
         self._engine.finalize_object()
 
     def address(self, name: str) -> int:

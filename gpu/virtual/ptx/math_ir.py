@@ -8,8 +8,9 @@ Coefficients: Taylor series (2^f, sin, cos on [-pi/4, pi/4]) and the atanh serie
 from __future__ import annotations
 
 import math
+from functools import cache
 
-from kopt.gpu.virtual.ptx.ir import Code, Value, constant, lanes
+from kopt.gpu.virtual.ptx.ir import Code, Routine, Value, constant, lanes
 
 F, I, B = lanes("float"), lanes("i32"), lanes("i1")
 
@@ -138,10 +139,11 @@ BODIES = {
 }
 
 
-def routine(name: str) -> tuple[str, set[str]]:
-    """The text of `@vm_<name>` over 32 floats, and the declarations it needs."""
+@cache
+def routine(name: str) -> Routine:
+    """The special function `name` of 32 floats."""
     code = _Math()
     result = BODIES[name](code, Value(F, "%x"))
     body = "\n".join(code.lines)
-    text = f"define internal fastcc {F} @vm_{name}({F} %x) noinline {{\n{body}\n  ret {result}\n}}"
-    return text, code.declared
+    text = f"define fastcc {F} @vm_{name}({F} %x) #0 noinline {{\n{body}\n  ret {result}\n}}"
+    return Routine(f"vm_{name}", F, (F,), text)

@@ -8,9 +8,11 @@ rounding per step (fused multiply-add in fp32).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 from kopt.gpu.errors import Unsupported
-from kopt.gpu.virtual.ptx.ir import LANES, Code, Value, constant, lanes
+from kopt.gpu.virtual.ptx.ir import LANES, Code, Routine, Value, constant, lanes
+from kopt.gpu.virtual.ptx.memory_ir import ADDRESSES, RESOLVE, lane_pointers
 
 I32, F32 = lanes("i32"), lanes("float")
 
@@ -72,8 +74,9 @@ def _unpack(code: Code, register: Value, part: int, kind: str) -> Value:
     return code.cast("fpext", half, "float")
 
 
-def routine(variant: Shape) -> tuple[str, set[str]]:
-    """The text of the variant's routine and the declarations it needs."""
+@cache
+def routine(variant: Shape) -> Routine:
+    """Multiplies fragments A and B and adds fragment C."""
     code = Code()
     a = [
         [
@@ -136,54 +139,38 @@ def routine(variant: Shape) -> tuple[str, set[str]]:
     last = "poison"
     for index, value in enumerate(results):
         last = code.emit(pack, f"insertvalue {pack} {last}, {value}, {index}").ref
-    arguments = [f"{I32} %a{i}" for i in range(variant.a_registers)]
-    arguments += [f"{I32} %b{i}" for i in range(variant.b_registers)]
-    arguments += [f"{I32} %c{i}" for i in range(len(results))]
+    names = [f"%a{i}" for i in range(variant.a_registers)]
+    names += [f"%b{i}" for i in range(variant.b_registers)]
+    names += [f"%c{i}" for i in range(len(results))]
     body = "\n".join(code.lines)
     text = (
-        f"define internal fastcc {pack} @{variant.name}({', '.join(arguments)}) noinline {{\n"
-        f"{body}\n  ret {pack} {last}\n}}"
+        f"define fastcc {pack} @{variant.name}({', '.join(f'{I32} {n}' for n in names)})"
+        f" #0 noinline {{\n{body}\n  ret {pack} {last}\n}}"
     )
-    return text, code.declared
+    return Routine(variant.name, pack, (I32,) * len(names), text)
 
 
-def ldmatrix(count: int, transposed: bool) -> str:
-    """`@ldmatrix_<count>[t]`: lane 8·j + r gives the address of row r of the j-th 8×8 matrix."""
+@cache
+def ldmatrix(count: int, transposed: bool) -> Routine:
+    """Lane 8·j + r gives the address of row r of the j-th 8×8 matrix of 16-bit elements."""
     code = Code()
     name = f"ldmatrix_{count}{'t' if transposed else ''}"
-    pack = "{" + ", ".join([I32] * count) + "}"
-    active = (1 << (8 * count)) - 1
-    mask = active - (1 << 32) if active >= 1 << 31 else active
+    pack = "{" + ", ".join([I32] * count) + "}" if count > 1 else I32
     code.raw("%good = alloca i32")
-    hosts = code.call(
-        "resolve",
-        lanes("i64"),
-        [
-            Value("ptr", "%ctx"),
-            Value("ptr", "%seg"),
-            Value(lanes("i64"), "%addr"),
-            Value("i32", str(mask)),
-            Value("i64", "16"),
-            Value("i64", "16"),
-            Value("i32", "%site"),
-            Value("ptr", "%good"),
-        ],
-        fast=True,
+    code.raw("%spare = alloca <16 x i8>, align 16")
+    code.raw("store <16 x i8> zeroinitializer, ptr %spare")
+    code.raw(
+        "%hv = call fastcc <32 x i64> @resolve(ptr %ctx, ptr %seg, <32 x i64> %address, i32 %mask,"
+        " i64 16, i32 %site, ptr %good)"
     )
-    good = code.emit("i32", "load i32, ptr %good")
-    code.raw("%zero = alloca <4 x i32>, align 16")
-    code.raw("store <4 x i32> zeroinitializer, ptr %zero")
+    code.raw("%gm = load i32, ptr %good")
+    code.lines += lane_pointers(8 * count)
     last = "poison"
     for matrix in range(count):
-        rows = []
-        for row in range(8):
-            lane = matrix * 8 + row
-            address = code.emit("i64", f"extractelement {hosts}, i32 {lane}")
-            pointer = code.emit("ptr", f"inttoptr {address} to ptr")
-            bit = code.binary("and", good, constant("i32", 1 << lane if lane < 31 else -(1 << 31)))
-            on = code.compare("icmp", "ne", bit, constant("i32", 0))
-            safe = code.select(on, pointer, Value("ptr", "%zero"))
-            rows.append(code.emit("<4 x i32>", f"load <4 x i32>, {safe}, align 16"))
+        rows = [
+            code.emit("<4 x i32>", f"load <4 x i32>, ptr %p{8 * matrix + row}, align 16")
+            for row in range(8)
+        ]
         while len(rows) > 1:
             rows = [
                 code.shuffle(rows[i], list(range(2 * _length(rows[i]))), rows[i + 1])
@@ -196,12 +183,16 @@ def ldmatrix(count: int, transposed: bool) -> str:
                 (2 * (lane % 4) + half) * 8 + lane // 4 for lane in range(LANES) for half in (0, 1)
             ]
             value = code.emit(I32, f"bitcast {code.shuffle(halves, picks)} to {I32}")
-        last = code.emit(pack, f"insertvalue {pack} {last}, {value}, {matrix}").ref
+        if count == 1:
+            last = value.ref
+        else:
+            last = code.emit(pack, f"insertvalue {pack} {last}, {value}, {matrix}").ref
     body = "\n".join(code.lines)
-    return (
-        f"define internal fastcc {pack} @{name}(ptr %ctx, ptr %seg, {lanes('i64')} %addr,"
-        f" i32 %site) noinline {{\n{body}\n  ret {pack} {last}\n}}"
+    text = (
+        f"define fastcc {pack} @{name}(ptr %ctx, ptr %seg, <32 x i64> %address, i32 %mask,"
+        f" i32 %site) #0 noinline {{\n{body}\n  ret {pack} {last}\n}}"
     )
+    return Routine(name, pack, ("ptr", "ptr", ADDRESSES, "i32", "i32"), text, (RESOLVE,))
 
 
 def _length(value: Value) -> int:

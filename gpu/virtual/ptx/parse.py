@@ -110,6 +110,9 @@ class Entry:
     local: dict[str, int] = field(default_factory=dict)
     local_bytes: int = 0
     max_threads: int = 0
+    """Threads per CTA that the entry declares; 0 if it declares none."""
+    generic_local: bool = False
+    """Whether it takes the generic address of local memory."""
 
 
 _TOKEN = re.compile(

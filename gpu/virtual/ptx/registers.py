@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from kopt.gpu.errors import Unsupported
-from kopt.gpu.virtual.ptx import memory_ir as slot
+from kopt.gpu.virtual.ptx import context as slot
 from kopt.gpu.virtual.ptx.flow import Flow
 from kopt.gpu.virtual.ptx.ir import FLOATS, LANES, Code, Value, constant, lanes, per_lane, width
 from kopt.gpu.virtual.ptx.parse import (
@@ -21,19 +22,26 @@ from kopt.gpu.virtual.ptx.parse import (
     Vector,
 )
 
+Space = Literal["global", "shared", "local", "param", "const"]
+SiteKind = Literal["load", "store", "atomic", "cp_async", "ldmatrix"]
 
 CONSTANT_BASE = 0x7E00_0000_0000
 """Virtual address of the module's constants."""
+SHARED_WINDOW = 0x7D00_0000_0000
+"""Generic address of shared memory."""
+LOCAL_WINDOW = 0x7C00_0000_0000
+"""Generic address of local memory."""
+WINDOW = 1 << 32
 
 
 @dataclass(frozen=True)
 class SiteInfo:
-    """A memory or select instruction that gets its own counters."""
+    """A memory instruction (or half of one) that gets its own counters."""
 
     number: int
     instruction: Instruction
-    space: str
-    kind: str
+    space: Space
+    kind: SiteKind
     bytes_per_lane: int
 
 
@@ -46,10 +54,16 @@ class Registers:
         self.counted = counted
         self.code = Code()
         self.slots: dict[str, str] = {}
-        self.routines: dict[str, str] = {}
-        """Shared routines that the kernel calls: name to text."""
         self.sites: list[SiteInfo] = []
-        self.selects: list[SiteInfo] = []
+        self.selects: list[Instruction] = []
+        self.guarded: list[Instruction] = []
+        """Predicated instructions that count their lanes."""
+        self.edges: list[Instruction] = []
+        """Conditional branches."""
+        self.kept: dict[str, int] = {}
+        """Masked code: registers that live in the warp's state, and where. Others are local to a
+        block."""
+        self.state_bytes = 128
         self.params = {p.name: p for p in entry.params}
         self.active: Value | None = None
         """Lanes that execute the current block, in masked code."""
@@ -69,7 +83,15 @@ class Registers:
     def slot(self, register: str) -> str:
         if register not in self.slots:
             self.slots[register] = f"%reg{len(self.slots)}"
+            if self.flow.divergent and register not in self.flow.local:
+                self.kept[register] = self.state_bytes
+                self.state_bytes += -(-self.bytes_of(register) // 64) * 64
         return self.slots[register]
+
+    def bytes_of(self, register: str) -> int:
+        """Size of a register of the whole warp in memory."""
+        bits = WIDTHS[self.entry.registers[register]]
+        return max(bits // 8, 4) if self.is_uniform(register) or bits == 1 else bits // 8 * LANES
 
     # Context -----------------------------------------------------------------
 
@@ -157,13 +179,25 @@ class Registers:
                 "ge": lambda i: ~((1 << i) - 1),
             }  # fmt: skip
             return per_lane("i32", [_signed(masks[base[9:]](i), 32) for i in range(LANES)])
-        if base in {"smid", "gridid", "clock", "clock_hi", "globaltimer_lo", "globaltimer_hi"}:
+        if base in {"smid", "gridid", "clock_hi", "globaltimer_hi"}:
             return Value("i32", "0")
+        if base in {"clock", "globaltimer_lo"}:
+            return self.code.cast("trunc", self._tick(), "i32")
         if base in {"clock64", "globaltimer"}:
-            return Value("i64", "0")
+            return self._tick()
+        if base == "nsmid":
+            return Value("i32", "1")
         if base == "dynamic_smem_size":
             return self.code.cast("trunc", self.context(slot.SHARED_BYTES), "i32")
         raise Unsupported(f"PTX special register {name}")
+
+    def _tick(self) -> Value:
+        """A clock that repeats from run to run: it counts its own readings."""
+        code = self.code
+        pointer = code.emit("ptr", f"getelementptr i64, ptr %ctx, i64 {slot.CLOCK}")
+        now = code.binary("add", code.emit("i64", f"load i64, {pointer}"), Value("i64", "64"))
+        code.raw(f"store {now}, {pointer}")
+        return now
 
     def _thread(self, axis: int) -> Value:
         code = self.code
@@ -181,8 +215,12 @@ class Registers:
         """The operand as half, float or double; a float immediate is converted to `bits`."""
         return self.code.cast("bitcast", self.read(operand, bits, vector), FLOATS[bits])
 
-    def address(self, operand: Operand, space: str, vector: bool) -> Value:
-        """The 64-bit address of `[base + offset]`."""
+    def vector(self, value: Value) -> Value:
+        """The value in every lane."""
+        return value if value.vector else self.code.splat(value)
+
+    def address(self, operand: Operand, space: Space, generic: bool) -> Value:
+        """The 64-bit address of `[base + offset]`; `generic` if it may point into any space."""
         if not isinstance(operand, Address):
             raise Unsupported(f"PTX address {operand}")
         code = self.code
@@ -198,14 +236,29 @@ class Registers:
             value = code.binary("add", value, constant(value.type, operand.offset))
         if space == "local":
             return self._local(value)
-        if vector and not value.vector:
-            value = code.splat(value)
+        if generic and space == "global" and self.entry.generic_local:
+            return self._own_lane(value)
         return value
+
+    def _own_lane(self, value: Value) -> Value:
+        """A generic address; one of local memory is moved to the lane's own copy."""
+        code = self.code
+        value = self.vector(value)
+        offset = code.binary("sub", value, constant(value.type, LOCAL_WINDOW))
+        inside = code.compare("icmp", "ult", offset, constant(value.type, WINDOW))
+        own = per_lane("i64", [lane * self.local_stride for lane in range(LANES)])
+        moved = code.binary("add", value, own)
+        return code.select(inside, moved, value)
+
+    @property
+    def local_stride(self) -> int:
+        """Bytes of local memory of one lane."""
+        return -(-max(self.entry.local_bytes, 8) // 8) * 8
 
     def _local(self, value: Value) -> Value:
         """Host addresses of a per-lane stack variable: each lane has its own copy."""
         code = self.code
-        stride = -(-max(self.entry.local_bytes, 8) // 8) * 8
+        stride = self.local_stride
         base = code.splat(self.context(slot.LOCAL))
         offset = value if value.vector else code.splat(value)
         own = per_lane("i64", [lane * stride for lane in range(LANES)])
@@ -237,6 +290,13 @@ class Registers:
             return self.code.emit("i32", f"bitcast {mask} to i32")
         return self.code.select(mask, Value("i32", "-1"), Value("i32", "0"))
 
+    def tally(self, array: str, index: int, step: Value) -> None:
+        """Add to a counter."""
+        code = self.code
+        pointer = code.emit("ptr", f"getelementptr i64, ptr {array}, i64 {index}")
+        old = code.emit("i64", f"load i64, {pointer}")
+        code.raw(f"store {code.binary('add', old, step)}, {pointer}")
+
     # Writing -----------------------------------------------------------------
 
     def write(self, operand: Operand, value: Value, mask: Value | None) -> None:
@@ -256,6 +316,8 @@ class Registers:
             value = code.cast("trunc", value, f"i{bits}")
         if not self.is_uniform(operand.name) and not value.vector:
             value = code.splat(value)
+        elif self.is_uniform(operand.name) and value.vector:
+            value = code.emit(value.element, f"extractelement {value}, i32 0")
         if mask is self.active and self.is_uniform(operand.name):
             # Only the first block writes these, before any lane can have left.
             mask = None

@@ -1,0 +1,145 @@
+"""Lowering of instructions in which the lanes of a warp talk to each other."""
+
+from __future__ import annotations
+
+from kopt.gpu.errors import Unsupported
+from kopt.gpu.virtual.ptx.ir import LANES, Value, constant, lanes, per_lane
+from kopt.gpu.virtual.ptx.matrix import Matrix
+from kopt.gpu.virtual.ptx.parse import Imm, Instruction, Operand
+
+
+class Warp(Matrix):
+    """Shuffles, votes and reductions over a warp."""
+
+    def op_shfl(self, i: Instruction) -> None:
+        code = self.code
+        mode = i.parts[2] if i.parts[1] == "sync" else i.parts[1]
+        both = len(i.operands) == 6
+        value_op, amount_op, clamp_op = i.operands[2:5] if both else i.operands[1:4]
+        value = self.read(value_op, 32, vector=True)
+        mask = self.guard(i)
+        if isinstance(amount_op, Imm) and isinstance(clamp_op, Imm):
+            picks, inside = _shuffle(mode, amount_op.bits & 31, clamp_op.bits)
+            result = code.shuffle(value, picks)
+            good = per_lane("i1", [int(x) for x in inside])
+        else:
+            result, good = self._dynamic_shuffle(mode, value, amount_op, clamp_op)
+        self.write(i.operands[0], result, mask)
+        if both:
+            self.write(i.operands[1], good, mask)
+
+    def _dynamic_shuffle(
+        self, mode: str, value: Value, amount_op: Operand, clamp_op: Operand
+    ) -> tuple[Value, Value]:
+        code = self.code
+        word = lanes("i32")
+        amount = code.binary("and", self.read(amount_op, 32, vector=True), constant(word, 31))
+        clamp_value = self.read(clamp_op, 32, vector=True)
+        clamp = code.binary("and", clamp_value, constant(word, 31))
+        segment = code.binary(
+            "and", code.binary("lshr", clamp_value, constant(word, 8)), constant(word, 31)
+        )
+        other = code.binary("xor", segment, constant(word, 31))
+        lane = per_lane("i32", range(LANES))
+        low = code.binary("and", lane, segment)
+        high = code.binary("or", low, code.binary("and", clamp, other))
+        if mode == "up":
+            target = code.binary("sub", lane, amount)
+            inside = code.compare("icmp", "sge", target, high)
+        else:
+            if mode == "down":
+                target = code.binary("add", lane, amount)
+            elif mode == "bfly":
+                target = code.binary("xor", lane, amount)
+            elif mode == "idx":
+                target = code.binary("or", low, code.binary("and", amount, other))
+            else:
+                raise Unsupported(f"the virtual GPU does not execute shfl.{mode}")
+            inside = code.compare("icmp", "sle", target, high)
+        picked = code.select(inside, target, lane)
+        code.raw(f"store {value}, ptr %scratch, align 64")
+        pointers = code.emit(lanes("ptr"), f"getelementptr i32, ptr %scratch, {picked}")
+        result = code.call(
+            "llvm.masked.gather.v32i32.v32p0",
+            word,
+            [pointers, Value("i32", "4"), constant(lanes("i1"), "true"), constant(word, 0)],
+        )
+        return result, inside
+
+    def op_vote(self, i: Instruction) -> None:
+        code = self.code
+        mode = next((p for p in i.parts if p in {"all", "any", "uni", "ballot"}), "")
+        if not mode:
+            raise self.unsupported(i)
+        bits = self.mask_bits(self.read(i.operands[1], 1, vector=True))
+        on = self.mask_bits(self.active)
+        bits = code.binary("and", bits, on)
+        if mode == "ballot":
+            self.finish(i, bits)
+            return
+        every = code.compare("icmp", "eq", bits, on)
+        none = code.compare("icmp", "eq", bits, Value("i32", "0"))
+        result = {
+            "all": lambda: every,
+            "any": lambda: code.binary("xor", none, Value("i1", "true")),
+            "uni": lambda: code.binary("or", every, none),
+        }[mode]()
+        self.finish(i, result)
+
+    def op_activemask(self, i: Instruction) -> None:
+        self.finish(i, self.mask_bits(self.active))
+
+    def op_elect(self, i: Instruction) -> None:
+        code = self.code
+        on = self.mask_bits(self.active)
+        first = code.emit("i32", f"call i32 @llvm.cttz.i32(i32 {on.ref}, i1 true)")
+        chosen = code.compare("icmp", "eq", per_lane("i32", range(LANES)), code.splat(first))
+        self.write(i.operands[0], first, self.guard(i))
+        self.write(i.operands[1], chosen, self.guard(i))
+
+    def op_redux(self, i: Instruction) -> None:
+        code = self.code
+        op = i.parts[2]
+        names = {
+            "add": "add", "and": "and", "or": "or", "xor": "xor",
+            "min": "smin" if i.parts[-1] == "s32" else "umin",
+            "max": "smax" if i.parts[-1] == "s32" else "umax",
+        }  # fmt: skip
+        if op not in names or i.parts[-1] not in {"s32", "u32", "b32"}:
+            raise self.unsupported(i)
+        value = self.read(i.operands[1], 32, vector=True)
+        if self.active is not None:
+            neutral = {"and": -1, "smin": 0x7FFFFFFF, "umin": -1, "smax": -(1 << 31)}
+            idle = constant(value.type, neutral.get(names[op], 0))
+            value = code.select(self.active, value, idle)
+        total = code.call(f"llvm.vector.reduce.{names[op]}.v32i32", "i32", [value])
+        self.finish(i, total)
+
+    def op_isspacep(self, i: Instruction) -> None:
+        self.finish(i, Value("i1", "true" if "global" in i.parts else "false"))
+
+
+def _shuffle(mode: str, amount: int, clamp_value: int) -> tuple[list[int], list[bool]]:
+    """Source lane and validity for each lane (PTX ISA, shfl.sync)."""
+    clamp, segment = clamp_value & 31, clamp_value >> 8 & 31
+    picks, inside = [], []
+    for lane in range(LANES):
+        high = (lane & segment) | (clamp & ~segment & 31)
+        low = lane & segment
+        if mode == "up":
+            target = lane - amount
+            good = target >= high
+        elif mode == "down":
+            target = lane + amount
+            good = target <= high
+        elif mode == "bfly":
+            target = lane ^ amount
+            good = target <= high
+        elif mode == "idx":
+            target = low | (amount & ~segment & 31)
+            good = target <= high
+        else:
+            raise Unsupported(f"the virtual GPU does not execute shfl.{mode}")
+        picks.append(target if good else lane)
+        inside.append(good)
+    return picks, inside
