@@ -24,7 +24,7 @@ from kopt.gpu.occupancy import resident_ctas
 from kopt.gpu.spec import DeviceSpec
 from kopt.gpu.trace import Kernel
 
-_VERSION = "2"
+_VERSION = "3"
 """Of what is stored; a change makes every stored entry stale."""
 TIMEOUT_S = 120
 
@@ -82,7 +82,7 @@ def _assembled(kernel: Kernel, spec: DeviceSpec) -> Assembled:
                  spec.shared_latency_cycles)  # fmt: skip
     text = f"{_VERSION}|{_tool('ptxas').stat().st_size}|{spec.arch}|{latencies}|{kernel.ptx}"
     key = hashlib.sha256(text.encode()).hexdigest()
-    stored = _cache() / "cubin" / key[:2] / f"{key}.json"
+    stored = cache_folder() / "cubin" / key[:2] / f"{key}.json"
     with suppress(OSError, ValueError, TypeError, KeyError):
         raw = json.loads(stored.read_text(encoding="utf-8"))
         return Assembled(
@@ -149,7 +149,8 @@ def _tool(name: str) -> Path:
     return path
 
 
-def _cache() -> Path:
+def cache_folder() -> Path:
+    """The user's cache: `KOPT_CACHE_DIR`, else `kopt` in the XDG cache folder."""
     chosen = os.environ.get("KOPT_CACHE_DIR")
     if chosen:
         return Path(chosen)

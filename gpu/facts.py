@@ -23,7 +23,7 @@ class WarpPath:
     dram_cycles: float = 0.0
     waits: dict[str, float] = field(default_factory=dict)
     """Cycles waited for results when global loads come from DRAM, by class: `global`, `shared`,
-    `shuffle`, `variable`, `barrier`, `drain`, `l1`."""
+    `shuffle`, `variable`, `barrier`, `drain`, `fence`, `l1`."""
 
 
 @dataclass(frozen=True)

@@ -154,6 +154,8 @@ def path(listing: Listing, loops: bool, spec: DeviceSpec) -> WarpPath:
         "variable": VARIABLE_CYCLES,
         "barrier": BARRIER_CYCLES,
         "drain": DRAIN_CYCLES,
+        # A guess: a fence waits for a round trip of what is outstanding.
+        "fence": spec.dram_latency_cycles,
     }
     served = (spec.l1_latency_cycles, spec.l2_latency_cycles, spec.dram_latency_cycles)
     first, second, third = (
@@ -204,8 +206,8 @@ class _Warp:
                 self._wait(self.groups.popleft(), "global")
         if i.base == "LDGDEPBAR":
             self.groups.append(self.now)
-        if i.base == "BAR":
-            self._wait(self.now, "barrier")
+        if i.base in {"BAR", "MEMBAR"}:
+            self._wait(self.now, "barrier" if i.base == "BAR" else "fence")
         if i.sets != _NO_BARRIER:
             kind = _LATENCY_CLASS.get(i.base, "variable")
             self.board.setdefault(i.sets, []).append((self.now, kind))

@@ -246,6 +246,7 @@ def _latency(spec: DeviceSpec, launch: LaunchFacts, time: LaunchTime) -> list[st
             "global": "loads from global memory", "shared": "shared memory",
             "barrier": "barriers", "shuffle": "shuffles", "variable": "special functions",
             "drain": "stores to read their operands", "l1": "spilled registers",
+            "fence": "fences, as atomics that acquire and release have them",
         }[kind]  # fmt: skip
         found.append(
             f"a warp alone waits {share:.0f} % of its path for {what}, with"
