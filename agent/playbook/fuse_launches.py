@@ -403,8 +403,10 @@ class _Writer:
             holder = wanted if wanted not in self.used else fresh_name(wanted, self.source.module)
             self.used.add(holder)
             lines = [*statement.leading_lines]
-            if not self.held:
-                lines.append(_comment("# Stays in registers instead of crossing memory to a launch."))
+            if handover.buffer in self.dropped:
+                lines.append(_comment("# Used from registers, so it never crosses memory."))
+            else:
+                lines.append(_comment("# Stored for later use, but used from registers here."))
             line = cst.SimpleStatementLine(
                 [cst.Assign([cst.AssignTarget(cst.Name(holder))], value)], leading_lines=lines
             )
