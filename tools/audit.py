@@ -14,18 +14,22 @@ from kopt.tools.floats import FORMATS, TF32, is_float
 from kopt.tools.recognise import dotted, recognise
 
 LIBRARY_OPERATORS = frozenset(
-    """mm addmm bmm baddbmm addmv mv dot matmul linear einsum convolution cudnn_convolution
-    _scaled_mm _softmax _log_softmax native_layer_norm native_batch_norm native_group_norm rms_norm
-    _fused_rms_norm scaled_dot_product_attention _scaled_dot_product_flash_attention
+    """
+    mm addmm bmm baddbmm addmv mv dot matmul linear einsum convolution cudnn_convolution
+    _scaled_mm _softmax _log_softmax native_layer_norm native_batch_norm native_group_norm
+    rms_norm _fused_rms_norm scaled_dot_product_attention _scaled_dot_product_flash_attention
     _scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_efficient_attention
-    nll_loss_forward cross_entropy_loss gelu silu cumsum sort topk embedding_bag""".split()
+    nll_loss_forward cross_entropy_loss gelu silu cumsum sort topk embedding_bag
+    """.split()  # noqa: SIM905 - a list of forty quoted words is harder to read
 )
 """Operators that are whole kernels of a vendor's library."""
 
 _MOVES = frozenset(
-    """empty empty_like empty_strided zeros zeros_like ones full fill_ zero_ copy_ clone view
-    _to_copy reshape expand permute transpose t slice select as_strided detach unsqueeze squeeze
-    _unsafe_view alias contiguous new_empty new_zeros new_empty_strided _reshape_alias""".split()
+    """
+    empty empty_like empty_strided zeros zeros_like ones full fill_ zero_ copy_ clone view
+    _to_copy reshape expand permute transpose t slice select as_strided detach unsqueeze
+    squeeze _unsafe_view alias contiguous new_empty new_zeros new_empty_strided _reshape_alias
+    """.split()  # noqa: SIM905 - a list of forty quoted words is harder to read
 )
 
 _MATRIX_INPUT = re.compile(

@@ -201,8 +201,8 @@ def _compare_floats(
             row, column = divmod(theirs.peak_at, layout.columns)
             return Judgement(
                 False,
-                f"{name} {have:.3g} is over {limit:.3g} ({slack * ratio:g} times the reference's own, at"
-                f" least the format's rounding); worst at row {row}, column {column}:"
+                f"{name} {have:.3g} is over {limit:.3g} ({slack * ratio:g} times the reference's"
+                f" own, at least the format's rounding); worst at row {row}, column {column}:"
                 f" {_item(candidate, row, column):.7g} instead of {_item(truth, row, column):.7g}",
                 c,
                 r,

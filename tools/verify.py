@@ -139,8 +139,10 @@ def judge_case(
             return _result(case, VerdictStatus.MISMATCH, problem)
     found = judge_outputs(original.outputs, candidate.outputs, truth, law, rows)
     if found.ok and original.mutated is not None and candidate.mutated is not None:
-        oracle = truth.mutated_oracle or original.mutated
-        changed = Truth(oracle, original.mutated, floor=truth.floor)
+        floor = truth.floor
+        if truth.mutated_oracle is None:
+            floor = max(floor, unchecked_floor(original.mutated))
+        changed = Truth(truth.mutated_oracle or original.mutated, original.mutated, floor=floor)
         judged = judge_outputs(original.mutated, candidate.mutated, changed, law, None)
         if not judged.ok:
             found = Judgement(False, f"changed input: {judged.detail}", found.candidate)
@@ -200,6 +202,12 @@ def _reference(truth: Truth, position: int, dtype: str) -> NDArray[np.generic]:
     if not is_float(dtype) or truth.reference.tensors[position].dtype == dtype:
         return values
     return rounded(values.astype(np.float64), dtype)
+
+
+def unchecked_floor(outputs: Tensors) -> float:
+    """The tolerance's floor where the original's own result must serve as the truth."""
+    floors = [FORMATS[t.dtype].rounding for t in outputs.tensors if is_float(t.dtype)]
+    return 4.0 * max(floors, default=0.0)
 
 
 def structure(expected: Tensors, got: Tensors) -> str:
