@@ -7,7 +7,7 @@ it computes, however it is written.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import libcst as cst
@@ -95,8 +95,7 @@ class Reading:
     """By the `id` of the node; nodes of called functions are not in it."""
     loops: list[cst.For] = field(default_factory=list)
     """`for … in range(…)` statements in the order in which the compiler meets them."""
-    at_end: dict[str, Value] = field(default_factory=dict)
-    """Variables after the last statement."""
+    values_of_parameters: dict[str, Value] = field(default_factory=dict)
 
     def value(self, node: cst.CSTNode) -> Value:
         """What an expression of the function computes."""
@@ -124,8 +123,8 @@ def read(source: Source, kernel: Kernel) -> Reading | None:
             reader.variables[name] = None
         else:
             reader.variables[name] = Polynomial.of(argument(name))
+    reader.reading.values_of_parameters = dict(reader.variables)
     reader.block(function.body)
-    reader.reading.at_end = dict(reader.variables)
     return reader.reading
 
 
@@ -354,9 +353,3 @@ def _binary(
         case cst.Modulo():
             return remainder(left, right)
     return None
-
-
-def name_of(variables: Mapping[str, Value], wanted: Polynomial) -> str | None:
-    """The variable that holds a polynomial, if exactly one does."""
-    names = [name for name, value in variables.items() if value == wanted]
-    return names[0] if len(names) == 1 else None
