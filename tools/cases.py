@@ -9,6 +9,7 @@ from pydantic import JsonValue
 
 from kopt.tools.laws import AS_GIVEN, laws_for
 from kopt.tools.models import Target
+from kopt.tools.target import integer_defaults
 
 QUICK_LAWS = (AS_GIVEN, "normal")
 SMALL = 64
@@ -25,8 +26,9 @@ class Shape:
 
     name: str
     params: dict[str, JsonValue]
-    optional: bool
-    """Held-out shapes may be refused by the target itself."""
+    workload: str
+    held_out: bool
+    """A shape of the judge's choice, which the target itself may refuse or get wrong."""
 
 
 @dataclass(frozen=True)
@@ -37,19 +39,14 @@ class Case:
     shape: str
     law: str
     seed: int
-    optional: bool
+    must_hold: bool
+    """The original must agree with its reference here; elsewhere it is left out if it does not."""
 
 
 def seed_of(secret: bytes, *parts: str) -> int:
     """A seed for one purpose, from the run's secret."""
     digest = hashlib.sha256(secret + "|".join(parts).encode()).digest()
     return int.from_bytes(digest[:6], "little")
-
-
-def _integers(params: dict[str, JsonValue]) -> dict[str, int]:
-    return {
-        k: v for k, v in params.items() if isinstance(v, int) and not isinstance(v, bool) and v > 0
-    }
 
 
 def small(params: dict[str, JsonValue]) -> dict[str, JsonValue]:
@@ -68,50 +65,53 @@ def small(params: dict[str, JsonValue]) -> dict[str, JsonValue]:
 
 
 def shapes(target: Target) -> list[Shape]:
-    """The small shape of each workload, and shapes that no workload has: one off, prime, one."""
+    """The small shape of each workload, and shapes that no workload has: one more, prime, one."""
     found: list[Shape] = []
     seen: list[dict[str, JsonValue]] = []
-
-    def add(name: str, params: dict[str, JsonValue], optional: bool) -> None:
-        if params not in seen:
-            seen.append(params)
-            found.append(Shape(name, params, optional))
-
+    defaults: dict[str, JsonValue] = dict(integer_defaults(target))
     for workload in target.workloads:
-        base = small(workload.params)
-        add(f"{workload.name}.small", base, False)
+        base = small({**defaults, **workload.params})
+
+        def add(suffix: str, params: dict[str, JsonValue], of: str = workload.name) -> None:
+            if params not in seen:
+                seen.append(params)
+                found.append(Shape(f"{of}.{suffix}", params, of, suffix != "small"))
+
+        add("small", base)
         numbers = _integers(base)
-        if not numbers:
-            continue
-        largest = max(numbers, key=lambda n: numbers[n])
-        add(f"{workload.name}.one_more", {**base, **{n: v + 1 for n, v in numbers.items()}}, True)
-        add(f"{workload.name}.prime", {**base, largest: _prime(numbers[largest])}, True)
-        add(f"{workload.name}.short", {**base, largest: max(1, numbers[largest] // 16 - 3)}, True)
+        by_size = sorted(numbers, key=lambda n: -numbers[n])
+        for name in by_size[:2]:
+            add(f"{name}_{numbers[name] + 1}", {**base, name: numbers[name] + 1})
+        for name in by_size[:1]:
+            for value in (_prime_below(numbers[name]), max(1, numbers[name] // 16 - 3), 1):
+                add(f"{name}_{value}", {**base, name: value})
     return found
-
-
-def _prime(limit: int) -> int:
-    """The largest prime below."""
-    for number in range(max(limit - 1, 2), 2, -1):
-        if all(number % d for d in range(2, int(number**0.5) + 1)):
-            return number
-    return 2
 
 
 def cases(target: Target, secret: bytes, *, full: bool) -> list[Case]:
     """The cases of a quick or a full judgement, cheapest first."""
+    laws = laws_for(target.laws)
+    if not full:
+        laws = tuple(law for law in laws if law in QUICK_LAWS)
     found = []
-    laws = laws_for(target.laws) if full else QUICK_LAWS
-    if not full and target.laws is not None:
-        laws = tuple(law for law in QUICK_LAWS if law == AS_GIVEN or law in target.laws)
     for shape in shapes(target):
-        if shape.optional and not full:
+        if shape.held_out and not full:
             continue
-        wanted = laws if not shape.optional else (AS_GIVEN,)
-        for law in wanted:
+        for law in (AS_GIVEN,) if shape.held_out else laws:
             name = f"{shape.name}.{law}"
-            seed = seed_of(secret, "law", name)
-            # A law may make the original itself fail or give no finite result.
-            optional = shape.optional or law != AS_GIVEN
-            found.append(Case(name, shape.name, law, seed, optional))
+            must_hold = not shape.held_out and law == AS_GIVEN
+            found.append(Case(name, shape.name, law, seed_of(secret, "law", name), must_hold))
     return found
+
+
+def _integers(params: dict[str, JsonValue]) -> dict[str, int]:
+    return {
+        k: v for k, v in params.items() if isinstance(v, int) and not isinstance(v, bool) and v > 0
+    }
+
+
+def _prime_below(limit: int) -> int:
+    for number in range(limit - 1, 2, -1):
+        if all(number % d for d in range(2, int(number**0.5) + 1)):
+            return number
+    return 2

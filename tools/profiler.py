@@ -17,6 +17,9 @@ from kopt.tools.models import (
     Provenance,
 )
 
+SAME = 1.01
+"""Two calls whose ratio stays within this are the same: nobody could measure the difference."""
+
 
 def measurement(spec: DeviceSpec, workload: str, facts: CallFacts) -> Measurement:
     """The predicted time of one entry call with the range over perturbed devices."""
@@ -42,12 +45,12 @@ def comparison(
 ) -> Comparison:
     """Baseline time over candidate time; each device rate is perturbed alike for both."""
     found = timing.ratio(spec, baseline, candidate)
-    if found.low > 1.0 or found.dominated:
+    if found.low >= 1 / SAME and found.high <= SAME:
+        status = ComparisonStatus.SAME
+    elif found.low > 1.0 or found.dominated:
         status = ComparisonStatus.FASTER
     elif found.high < 1.0:
         status = ComparisonStatus.SLOWER
-    elif found.low == found.high == 1.0:
-        status = ComparisonStatus.SAME
     else:
         status = ComparisonStatus.INCONCLUSIVE
     return Comparison(

@@ -42,6 +42,8 @@ from kopt.tools.verify import Answer, Truth
 BASELINE = "baseline"
 CANDIDATE_WALL_S = 60.0
 """A candidate may take this long, or ten times as long as the target took, whichever is less."""
+_LAW_BYTES = 1 << 26
+"""Inputs up to this size are refilled from every law where no smaller shape can be had."""
 _QUICK_ELEMENTS = 1 << 21
 """The quick check compares this many elements of an output, in rows drawn from the seed."""
 
@@ -95,10 +97,9 @@ class Session:
         fit in memory.
         """
         if not self._shape_inputs:
-            real = [Shape(w.name, w.params, False) for w in self.target.workloads]
-            small = shapes(self.target)
-            self._make_inputs([*real, *(s for s in small if not s.optional)])
-            self._make_inputs([s for s in small if s.optional])
+            real = [Shape(w.name, w.params, w.name, False) for w in self.target.workloads]
+            self._make_inputs(real, optional=False)
+            self._make_inputs(shapes(self.target), optional=True)
         return {
             name: tensor_io.load(path, memory_map=True).nbytes
             for name, path in self._shape_inputs.items()
@@ -184,10 +185,7 @@ class Session:
 
     # Inputs ----------------------------------------------------------------------------------
 
-    def _make_inputs(self, wanted: list[Shape]) -> None:
-        if not wanted:
-            return
-        optional = wanted[0].optional
+    def _make_inputs(self, wanted: list[Shape], *, optional: bool) -> None:
         rows: list[JsonValue] = [{"name": s.name, "params": s.params} for s in wanted]
         request: dict[str, JsonValue] = {
             "seed": seed_of(self.secret, "make_inputs"),
@@ -198,13 +196,14 @@ class Session:
         if outcome.status is not OutcomeStatus.OK:
             if not optional:
                 raise self._jobs.error(outcome, "make_inputs()")
-            self._skipped.update({s.name: f"make_inputs: {outcome.detail}" for s in wanted})
+            for shape in wanted:
+                self._refused(shape, f"make_inputs: {outcome.detail}")
             return
         answered = outcome.answer["workloads"]
         assert isinstance(answered, list)
         for position, (shape, row) in enumerate(zip(wanted, answered, strict=True)):
             if isinstance(row, dict) and "refused" in row:
-                self._skipped[shape.name] = f"make_inputs refuses it: {row['refused']}"
+                self._refused(shape, f"make_inputs refuses it: {row['refused']}")
                 continue
             place = self.work / "inputs" / shape.name
             place.parent.mkdir(exist_ok=True)
@@ -212,6 +211,13 @@ class Session:
             shutil.move(folder / "inputs" / str(position), place)
             self._shape_inputs[shape.name] = place
         shutil.rmtree(folder, ignore_errors=True)
+
+    def _refused(self, shape: Shape, why: str) -> None:
+        """A small shape that cannot be had is replaced by the workload itself, if not too large."""
+        self._skipped[shape.name] = why
+        real = self._shape_inputs[shape.workload]
+        if not shape.held_out and tensor_io.load(real, memory_map=True).nbytes <= _LAW_BYTES:
+            self._shape_inputs[shape.name] = real
 
     def _inputs(self, case: Case) -> Path | None:
         """The folder with a case's inputs; None if its shape was refused."""
@@ -227,20 +233,21 @@ class Session:
 
     def _learn(self, wanted: list[Case], *, real: bool) -> None:
         """Run the original and its reference on cases that are not known yet."""
-        places: dict[str, tuple[Path, str, bool]] = {}
+        places: dict[str, tuple[Path, str, bool]] = {}  # inputs, law, must hold
         for case in wanted:
             if case.name in self._known or case.name in self._skipped:
                 continue
             place = self._inputs(case)
             if place is not None:
-                places[case.name] = place, case.law, case.optional
+                places[case.name] = place, case.law, case.must_hold
         if real:
             for workload in self.target.workloads:
-                places[workload.name] = self._shape_inputs[workload.name], AS_GIVEN, False
+                places[workload.name] = self._shape_inputs[workload.name], AS_GIVEN, True
         if not places:
             return
         rows: list[JsonValue] = [
-            {"name": n, "inputs": str(p), "optional": o} for n, (p, _, o) in places.items()
+            {"name": n, "inputs": str(p), "optional": not self._is_real(n)}
+            for n, (p, _, _) in places.items()
         ]
         request: dict[str, JsonValue] = {"entry": self.target.entry, "cases": rows}
         folder, outcome = self._jobs.run("record", request)
@@ -251,15 +258,15 @@ class Session:
         learned: dict[str, Learned] = {}
         answered = outcome.answer["cases"]
         assert isinstance(answered, list)
-        for (name, (inputs, law, optional)), row in zip(places.items(), answered, strict=True):
+        for (name, (inputs, law, must_hold)), row in zip(places.items(), answered, strict=True):
             if isinstance(row, dict) and "refused" in row:
                 self._skipped[name] = f"the original refuses it: {row['refused']}"
                 continue
             trace = folder / name / "trace"
             answer = self._replayer.answer(trace, inputs, counted=self._is_real(name))
             if isinstance(answer, Answer):
-                learned[name] = Learned(inputs, trace, answer, law, optional)
-            elif optional:
+                learned[name] = Learned(inputs, trace, answer, law, must_hold)
+            elif not must_hold:
                 self._skipped[name] = f"the original does not run: {answer.message}"
             else:
                 raise self._original_fails(name, answer)
@@ -360,7 +367,9 @@ class Session:
         return tuple(dict.fromkeys(notes))
 
     def _skips(self) -> tuple[str, ...]:
-        return tuple(f"{name}: {why}" for name, why in sorted(self._skipped.items()))
+        return tuple(
+            f"{name}: {' '.join(why.split())[:200]}" for name, why in sorted(self._skipped.items())
+        )
 
     def _evaluation(
         self, candidate: str, full: bool, verdict: Verdict, facts: dict[str, CallFacts]
