@@ -1,7 +1,9 @@
 """Which cache level serves a launch's requests, from the line log of its CTAs.
 
-CTAs run in waves of as many as the GPU holds; those of one wave advance together. Each SM has an
-L1, all share the L2; both are fully associative, least recently used, with four sectors to a line.
+CTAs run in waves of as many as the GPU holds. Those of a single wave advance together; over two and
+more waves they drift apart until their phases are spread evenly, as the slots of a busy GPU are.
+Each SM has an L1, all share the L2; both are fully associative, least recently used, with four
+sectors to a line.
 The L1 is written through and keeps loads only. The L2 takes stores without fetching and keeps them
 dirty; the launch that makes a sector dirty is charged its write to the DRAM, whenever it happens,
 because a GPU in steady state writes one dirty line out for each it takes in (RMS norms of 4 to 134
@@ -144,7 +146,10 @@ def _in_time_order(counters: LaunchCounters, resident: int) -> tuple[_Rows, int]
     cta, order = log["cta"].astype(np.int64), log["order"].astype(np.int64)
     wave, slot = np.divmod(cta, resident)
     span = int(order.max()) + 1 if len(order) else 1
-    time = np.argsort((wave * span + order) * resident + slot, kind="stable")
+    drift = min(1.0, max(0.0, counters.ctas / resident - 1))
+    began = (wave + drift * slot / resident) * span
+    # Requests of the same moment go by slot.
+    time = np.argsort(began + order + slot / (2 * resident), kind="stable")
     log = log[time]
     return _Rows(cta[time], log["line"].astype(np.int64), log["sectors"], log["kind"]), rate
 

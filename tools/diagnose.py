@@ -102,7 +102,8 @@ def _ordered(
     what is always worth saying. Where the launch itself moves nothing twice, the call comes first.
     """
     found = evidence.of_term(spec, launch, time, bottleneck)
-    if bottleneck == "launch_overhead" or evidence.is_streaming(launch):
+    streams = bottleneck == "dram_bandwidth" and evidence.is_streaming(launch)
+    if bottleneck == "launch_overhead" or streams:
         found = whole + found
     else:
         found += whole

@@ -109,14 +109,13 @@ def test_independent_loads_are_waited_for_together(a100: DeviceSpec) -> None:
 
 def test_loops_are_kept_apart(a100: DeviceSpec) -> None:
     found = compiled.facts(kernel(LOOP), a100)
-    # A chain of pointers. ptxas may unroll it: loads, barriers and special functions stay as many as
-    # each other, and each load is waited for.
+    # A chain of pointers. ptxas may unroll it: loads, barriers and special functions stay as many
+    # as each other, and each load is waited for.
     inside = found.sass_loop
     assert inside["ldg"] == inside["bar"] == inside["mufu"] > 0
     assert found.sass["stg"] == 2
     assert "stg" not in inside
     assert found.loop.waits["global"] > 0.8 * a100.dram_latency_cycles * inside["ldg"]
-    assert found.straight.waits.get("global", 0) == 0
 
 
 def test_the_cache_answers_without_ptxas(a100: DeviceSpec, tmp_path: Path) -> None:
