@@ -71,7 +71,8 @@ class FuseLaunches:
                 f" through memory.{stored}"
             ),
             evidence=(
-                f"{' then '.join(names)} run on the same grid {chain.stages[0].evidence.event.grid},"
+                f"{' then '.join(names)} run on the same grid"
+                f" {chain.stages[0].evidence.event.grid},"
                 f" and each program loads {what} where it was stored just before:"
                 f" {saved / 1e6:.1f} MB of the {requested / 1e6:.1f} MB that the launches request"
                 " need not move",
@@ -195,9 +196,7 @@ class _Writer:
         name = arg.value.value
         if len(self.source.assigned(name, owner.name.value)) != 1:
             return False
-        inside = sum(
-            len(m.findall(stage.site.call, m.Name(name))) for stage in self.chain.stages
-        )
+        inside = sum(len(m.findall(stage.site.call, m.Name(name))) for stage in self.chain.stages)
         return len(m.findall(owner, m.Name(name))) == inside + 1
 
     # One stage -------------------------------------------------------------------------
@@ -333,6 +332,7 @@ class _Writer:
             return True
         target = target_name(statement)
         changed = self._renamed(statement, names, loads)
+        assert isinstance(changed, cst.BaseStatement)
         if self._repeats(changed, target, names):
             return True
         for name in assigned_names(changed):
@@ -343,10 +343,10 @@ class _Writer:
                 if holder != name and name not in _words(text)
             }
         if isinstance(changed, cst.SimpleStatementLine) and isinstance(changed.body[0], cst.Assign):
-            name = target_name(changed)
             text = self.source.module.code_for_node(changed.body[0].value)
-            if name is not None and name not in _words(text):
-                self.known[text] = name
+            holder = target_name(changed)
+            if holder is not None and holder not in _words(text):
+                self.known[text] = holder
         self.body.append(changed)
         return True
 
@@ -506,7 +506,11 @@ class _Writer:
 
     def _definitions(
         self, definitions: list[cst.FunctionDef], fused: cst.FunctionDef
-    ) -> list[tuple[cst.CSTNode, cst.CSTNode | cst.FlattenSentinel[cst.BaseStatement] | cst.RemovalSentinel]]:
+    ) -> list[
+        tuple[
+            cst.CSTNode, cst.CSTNode | cst.FlattenSentinel[cst.BaseStatement] | cst.RemovalSentinel
+        ]
+    ]:
         """Put the fused kernel where the last one was; drop those that nothing launches now."""
         used = [n.value for n in m.findall(self.source.module, m.Name()) if isinstance(n, cst.Name)]
         unique = {d.name.value: d for d in definitions}
@@ -514,7 +518,10 @@ class _Writer:
         alone = {n for n in unique if used.count(n) == 1 + launched.count(n)}
         order = [n for n in self.source.functions() if n in unique]
         changes: list[
-            tuple[cst.CSTNode, cst.CSTNode | cst.FlattenSentinel[cst.BaseStatement] | cst.RemovalSentinel]
+            tuple[
+                cst.CSTNode,
+                cst.CSTNode | cst.FlattenSentinel[cst.BaseStatement] | cst.RemovalSentinel,
+            ]
         ] = []
         first = unique[order[0]]
         for name in order[:-1]:
@@ -522,7 +529,9 @@ class _Writer:
                 changes.append((unique[name], cst.RemoveFromParent()))
         final = unique[order[-1]]
         if order[-1] in alone:
-            lines = first.leading_lines if order[0] in alone and len(order) > 1 else final.leading_lines
+            lines = (
+                first.leading_lines if order[0] in alone and len(order) > 1 else final.leading_lines
+            )
             changes.append((final, fused.with_changes(leading_lines=lines)))
         else:
             spaced = fused.with_changes(leading_lines=[cst.EmptyLine(), cst.EmptyLine()])
@@ -544,7 +553,9 @@ class _Writer:
         for new, parameter in chosen:
             named = named or parameter.by_name
             value = parameter.value
-            if parameter.node.default is not None and self.source.code(value) == self.source.code(parameter.node.default):
+            if parameter.node.default is not None and self.source.code(value) == self.source.code(
+                parameter.node.default
+            ):
                 named = True
                 continue
             args.append(keyword(new, value) if named else cst.Arg(value))

@@ -240,7 +240,7 @@ def _same_launch(source: Source, one: Stage, two: Stage) -> bool:
             return False
         for target in statement.body[0].targets:
             names = set(re.findall(r"\w+", source.code(target.target)))
-            # A buffer for the second launch may be made here; what the first one uses may not change.
+            # A buffer for the second launch may be made here; what the first uses may not change.
             if names & {n for t in one.texts.values() for n in re.findall(r"\w+", t)} & used:
                 return False
     return True
@@ -304,12 +304,16 @@ def _handover(writer: Stage, reader: Stage, buffer: int) -> Handover | None:
         if store.offset.replace(rename) != load.offset.replace(back):
             return None
         masks = [
-            tuple(sorted(p.replace(names) for p in access.mask)) if access.mask is not None else None
+            tuple(sorted(p.replace(names) for p in access.mask))
+            if access.mask is not None
+            else None
             for access, names in ((store, rename), (load, back))
         ]
         if masks[0] != masks[1]:
             return None
-    return Handover(buffer, writer, store, reader, tuple(loads), _needs_fill(writer, store, reader, loads))
+    return Handover(
+        buffer, writer, store, reader, tuple(loads), _needs_fill(writer, store, reader, loads)
+    )
 
 
 def _pointers(made: Stage) -> list[int]:
@@ -337,7 +341,9 @@ def _symbols(writer: Stage, reader: Stage, *, first: bool) -> dict[Symbol, Polyn
     own = writer if first else reader
     names = {}
     for parameter, text in own.texts.items():
-        names[argument(parameter)] = Polynomial.of(argument(_shared(writer, reader, own, parameter, text)))
+        names[argument(parameter)] = Polynomial.of(
+            argument(_shared(writer, reader, own, parameter, text))
+        )
     return names
 
 

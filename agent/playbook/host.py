@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import libcst as cst
 import libcst.matchers as m
 
+from kopt.agent.playbook.signature import call_with
 from kopt.agent.playbook.source import Site, Source, parsed, substitute
 
 
@@ -82,6 +85,27 @@ def grid_changes(
     return [(subscript, subscript.with_changes(slice=[element]))]
 
 
+def relaunched(
+    source: Source, site: Site, components: list[str], args: Sequence[cst.Arg] | None = None
+) -> list[tuple[cst.CSTNode, cst.CSTNode]]:
+    """The edits that give a launch another grid and, where given, other arguments."""
+    changes = grid_changes(source, site, components)
+    call = site.call
+    if args is not None:
+        call = call_with(call, args, source.module.code, source.module.default_indent)
+    within = [(old, new) for old, new in changes if _contains(site.call, old)]
+    for old, new in within:
+        changed = call.deep_replace(old, new)
+        assert isinstance(changed, cst.Call)
+        call = changed
+    outside = [(old, new) for old, new in changes if not _contains(site.call, old)]
+    return outside if call is site.call else [*outside, (site.call, call)]
+
+
+def _contains(root: cst.CSTNode, node: cst.CSTNode) -> bool:
+    return root is node or any(_contains(child, node) for child in root.children)
+
+
 def on_host(source: Source, site: Site, text: str) -> str | None:
     """A kernel expression over parameters as the host expression over what was passed."""
     node = parsed(text)
@@ -94,7 +118,9 @@ def on_host(source: Source, site: Site, text: str) -> str | None:
         if arg is None:
             missing.append(inner.value)
             return None
-        simple = isinstance(arg.value, cst.Name | cst.Attribute | cst.Call | cst.Subscript | cst.Integer)
+        simple = isinstance(
+            arg.value, cst.Name | cst.Attribute | cst.Call | cst.Subscript | cst.Integer
+        )
         if simple or inner is node:
             return arg.value
         return arg.value.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])

@@ -73,12 +73,10 @@ class Indices:
             assert axis is not None, operation.text
             return Polynomial.of(program(_AXES[axis.group(1)]))
         if operation.name == "tt.make_range":
-            return Polynomial.of(
-                span(_attribute(operation, "start"), _attribute(operation, "end"))
-            )
+            return Polynomial.of(span(_attribute(operation, "start"), _attribute(operation, "end")))
         if operation.name == "tt.expand_dims":
-            axis = _attribute(operation, "axis")
-            return moved(self.value(operation.operands[0]), lambda d: d + (d >= axis))
+            place = _attribute(operation, "axis")
+            return moved(self.value(operation.operands[0]), lambda d: d + (d >= place))
         if operation.name == "tt.trans":
             found = re.search(r"order = array<i32: ([\d, ]+)>", operation.text)
             order = [int(n) for n in found.group(1).split(",")] if found else []
@@ -119,8 +117,6 @@ class Indices:
                 return None
             if operation.name == "tt.addptr":
                 offset = offset + self.value(operation.operands[1])
-            elif operation.name == "tt.expand_dims":
-                return None
             elif operation.name not in {"tt.splat", "tt.broadcast", "tt.bitcast"}:
                 return None
             current = operation.operands[0]

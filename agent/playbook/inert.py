@@ -60,7 +60,7 @@ class Inert:
                 return _difference(left, right)
             case "arith.mulf", [left, right]:
                 return _product(left, right)
-            case ("arith.maxnumf" | "arith.maximumf"), [left, right]:
+            case (("arith.maxnumf" | "arith.maximumf"), [left, right]):
                 return _largest(left, right)
             case "arith.divf", [0.0, _]:
                 return 0.0

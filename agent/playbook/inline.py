@@ -78,9 +78,7 @@ def _simple(
 
 
 def _is_docstring(statement: cst.BaseStatement) -> bool:
-    return m.matches(
-        statement, m.SimpleStatementLine(body=[m.Expr(value=m.SimpleString())])
-    )
+    return m.matches(statement, m.SimpleStatementLine(body=[m.Expr(value=m.SimpleString())]))
 
 
 def _bound(helper: cst.FunctionDef, call: cst.Call) -> dict[str, cst.BaseExpression] | None:
@@ -246,11 +244,9 @@ def _renamed(node: Node, names: dict[str, str], values: dict[str, cst.BaseExpres
 
     class Rename(cst.CSTTransformer):
         def visit_Attribute_attr(self, node: cst.Attribute) -> None:
-            self.skip = node.attr
+            self.skip: cst.CSTNode | None = node.attr
 
-        def leave_Name(
-            self, original_node: cst.Name, updated_node: cst.Name
-        ) -> cst.BaseExpression:
+        def leave_Name(self, original_node: cst.Name, updated_node: cst.Name) -> cst.BaseExpression:
             if original_node is getattr(self, "skip", None):
                 return updated_node
             if original_node.value in values:
@@ -276,7 +272,7 @@ def _renamed(node: Node, names: dict[str, str], values: dict[str, cst.BaseExpres
 
     new = node.visit(Rename())
     assert isinstance(new, cst.CSTNode)
-    return new  # type: ignore[return-value]
+    return new
 
 
 def _bare(node: cst.BaseExpression) -> cst.BaseExpression:

@@ -126,7 +126,8 @@ def masked_edges(kernel: KernelEvidence) -> list[Edge]:
     found = []
     for ordinal, loop in enumerate(module.loops()):
         if indices.depends_on_program(loop.lower) or any(
-            op.name in {"tt.store", "tt.atomic_rmw", "tt.atomic_cas"} for op in module.walk(loop.body)
+            op.name in {"tt.store", "tt.atomic_rmw", "tt.atomic_cas"}
+            for op in module.walk(loop.body)
         ):
             continue
         bounded = bool(indices.depends_on_program(loop.upper))
@@ -197,7 +198,9 @@ def _share(
     """The share of the launch's tiles that are masked as a whole."""
     limit = reach(rest)
     axes = {int(s.name) for s in limit.symbols() if s.kind == "program"}
-    numbers = [_evaluated(kernel, indices.value(v), {}) for v in (loop.lower, loop.upper, loop.step)]
+    numbers = [
+        _evaluated(kernel, indices.value(v), {}) for v in (loop.lower, loop.upper, loop.step)
+    ]
     if len(axes) != 1 or None in numbers:
         return None
     lower, upper, step = (int(n or 0) for n in numbers)
@@ -213,9 +216,7 @@ def _share(
     return masked / total if total else None
 
 
-def _evaluated(
-    kernel: KernelEvidence, value: Polynomial, programs: dict[int, int]
-) -> int | None:
+def _evaluated(kernel: KernelEvidence, value: Polynomial, programs: dict[int, int]) -> int | None:
     numbers: dict[Symbol, Polynomial] = {}
     for symbol in set(value.symbols()):
         number: int | None = None
@@ -383,7 +384,8 @@ class _Bounds:
         candidates = [
             node
             for node in self.reading.expressions(program)
-            if self._before(node) and not m.findall(node, m.Call(func=m.Attribute(attr=m.Name("arange"))))
+            if self._before(node)
+            and not m.findall(node, m.Call(func=m.Attribute(attr=m.Name("arange"))))
         ]
         named = [n for n in candidates if not isinstance(n, cst.Name)]
         for node in [*named, *candidates]:

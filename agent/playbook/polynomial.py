@@ -62,9 +62,7 @@ class Polynomial:
         return self + -other
 
     def __mul__(self, other: Polynomial) -> Polynomial:
-        return Polynomial.build(
-            ((*a, *b), f * g) for a, f in self.terms for b, g in other.terms
-        )
+        return Polynomial.build(((*a, *b), f * g) for a, f in self.terms for b, g in other.terms)
 
     @property
     def number(self) -> int | None:
@@ -87,7 +85,8 @@ class Polynomial:
 
     def split(self, test: Callable[[Symbol], bool]) -> tuple[Polynomial, Polynomial]:
         """The terms with a factor that passes the test, and the others."""
-        chosen, rest = [], []
+        chosen: list[tuple[Monomial, int]] = []
+        rest: list[tuple[Monomial, int]] = []
         for monomial, factor in self.terms:
             deep = any(test(s) or any(i.has(test) for i in s.inner) for s in monomial)
             (chosen if deep else rest).append((monomial, factor))

@@ -103,9 +103,8 @@ class Reading:
 
     def expressions(self, wanted: Polynomial) -> Iterator[cst.BaseExpression]:
         """The expressions that compute a polynomial, outer before inner."""
-        for node in self.source.inside(self.function.body, cst.BaseExpression):
-            if self.values.get(id(node)) == wanted:
-                assert isinstance(node, cst.BaseExpression)
+        for node in self.source.inside(self.function.body, cst.CSTNode):
+            if isinstance(node, cst.BaseExpression) and self.values.get(id(node)) == wanted:
                 yield node
 
 
@@ -338,9 +337,7 @@ class _Reader:
         return inner.result
 
 
-def _binary(
-    operator: cst.BaseBinaryOp, left: Polynomial, right: Polynomial
-) -> Polynomial | None:
+def _binary(operator: cst.BaseBinaryOp, left: Polynomial, right: Polynomial) -> Polynomial | None:
     match operator:
         case cst.Add():
             return left + right

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 import libcst as cst
 
@@ -28,8 +29,8 @@ def keyword(name: str, value: str | cst.BaseExpression) -> cst.Arg:
 def constexpr(name: str, like: Sequence[cst.Param], default: str | None = None) -> cst.Param:
     """A constexpr parameter, annotated as the others are."""
     annotations = [p.annotation for p in like if p.annotation is not None]
-    annotation = annotations[-1] if annotations else cst.Annotation(
-        cst.parse_expression("tl.constexpr")
+    annotation = (
+        annotations[-1] if annotations else cst.Annotation(cst.parse_expression("tl.constexpr"))
     )
     if default is None:
         return cst.Param(cst.Name(name), annotation=annotation)
@@ -48,7 +49,12 @@ def _broken(indent: str) -> cst.ParenthesizedWhitespace:
 def function_with(
     function: cst.FunctionDef, params: Sequence[cst.Param], text: str
 ) -> cst.FunctionDef:
-    """A function with these parameters, in one line if they fit."""
+    """A function with these parameters: in the lines they are in, or in one line if they fit."""
+    old = list(function.params.params)
+    if isinstance(function.whitespace_before_params, cst.ParenthesizedWhitespace) and old:
+        return function.with_changes(
+            params=function.params.with_changes(params=_as_before(old, list(params)))
+        )
     plain = [_plain(p) for p in params]
     one = [p.with_changes(comma=_ONE_LINE) for p in plain[:-1]] + plain[-1:]
     changed = function.with_changes(
@@ -77,14 +83,47 @@ def function_with(
     )
 
 
-def _plain(param: cst.Param) -> cst.Param:
-    return param.with_changes(
-        comma=cst.MaybeSentinel.DEFAULT, whitespace_after_param=cst.SimpleWhitespace("")
+Item = TypeVar("Item", cst.Param, cst.Arg)
+
+
+def _as_before(old: list[Item], new: list[Item]) -> list[Item]:
+    """A broken list with items added or removed, broken where it was."""
+    inner = old[-2].comma if len(old) > 1 else cst.Comma(whitespace_after=_broken("    "))
+    final = old[-1]
+    kept = []
+    for item in new:
+        added = all(item is not o for o in old)
+        comma = inner if added or item is final else item.comma
+        kept.append(_bare(item).with_changes(comma=comma))
+    after = (
+        {"whitespace_after_param": final.whitespace_after_param}
+        if isinstance(final, cst.Param)
+        else {"whitespace_after_arg": final.whitespace_after_arg}
     )
+    kept[-1] = kept[-1].with_changes(comma=final.comma, **after)
+    return kept
+
+
+def _bare(item: Item) -> Item:
+    if isinstance(item, cst.Param):
+        changed = item.with_changes(whitespace_after_param=cst.SimpleWhitespace(""))
+        return changed.with_changes(star="") if not isinstance(item.star, str) else changed
+    return item.with_changes(whitespace_after_arg=cst.SimpleWhitespace(""))
+
+
+def _plain(param: cst.Param) -> cst.Param:
+    return _bare(param).with_changes(comma=cst.MaybeSentinel.DEFAULT)
 
 
 def call_with(call: cst.Call, args: Sequence[cst.Arg], text: str, indent: str) -> cst.Call:
-    """A call with these arguments, in one line if they fit; `indent` is that of its statement."""
+    """A call with these arguments: in the lines they are in, or in one line if they fit.
+
+    `indent` is that of the statement.
+    """
+    old = list(call.args)
+    if isinstance(call.whitespace_before_args, cst.ParenthesizedWhitespace) and old:
+        if any(a is b for a in args for b in old):
+            return call.with_changes(args=_as_before(old, list(args)))
     plain = [
         a.with_changes(
             comma=cst.MaybeSentinel.DEFAULT, whitespace_after_arg=cst.SimpleWhitespace("")

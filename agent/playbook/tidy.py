@@ -5,7 +5,6 @@ from __future__ import annotations
 import libcst as cst
 import libcst.matchers as m
 
-from kopt.agent.playbook.reading import assigned_names
 from kopt.agent.playbook.source import Source, names_read, target_name
 
 _EFFECTS = ("store", "atomic_", "debug_barrier", "device_", "static_", "assume", "inline_asm")
@@ -84,11 +83,3 @@ def _harmless(value: cst.BaseExpression) -> bool:
         if name not in _HARMLESS:
             return False
     return True
-
-
-def unread_parameters(text: str, kernel: str) -> list[str]:
-    """Parameters of a function that it does not use."""
-    function = Source(text).functions()[kernel]
-    assert isinstance(function.body, cst.IndentedBlock)
-    used = names_read(function.body) | assigned_names(function.body)
-    return [p.name.value for p in function.params.params if p.name.value not in used]

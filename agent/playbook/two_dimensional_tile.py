@@ -7,67 +7,22 @@ in the other, and every access there moves a whole sector for one element.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import libcst as cst
 import libcst.matchers as m
 
 from kopt.agent.playbook.base import CallEvidence, KernelEvidence, Proposal
-from kopt.agent.playbook.host import ceiling, grid_changes, on_host
-from kopt.agent.playbook.index import Address, Indices
+from kopt.agent.playbook.flat_index import FlatIndex, flat_index
+from kopt.agent.playbook.host import ceiling, on_host, relaunched
 from kopt.agent.playbook.inline import inlined
-from kopt.agent.playbook.polynomial import (
-    ONE,
-    Polynomial,
-    Symbol,
-    quotient,
-    remainder,
-)
+from kopt.agent.playbook.polynomial import Polynomial
 from kopt.agent.playbook.reading import Reading, Value, is_jitted, read
+from kopt.agent.playbook.signature import constexpr, function_with, keyword, parameters
 from kopt.agent.playbook.source import Source, fresh_name, names_read
-from kopt.agent.playbook.tidy import tidied, unread_parameters
-from kopt.agent.playbook.ttir import Module, Operation
+from kopt.agent.playbook.tidy import tidied
+from kopt.agent.playbook.ttir import Operation
 from kopt.gpu.counters import Site
 from kopt.tools.models import Effect
-
-_ELEMENTWISE_ONLY = {"tt.reduce", "tt.dot", "tt.scan", "tt.reshape", "tt.trans", "scf.for", "scf.while", "tt.atomic_rmw", "tt.atomic_cas", "tt.gather", "tt.join", "tt.cat", "tt.histogram"}  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Digit:
-    """`(index // stride) % radix`; the topmost has no radix."""
-
-    stride: Polynomial
-    radix: Polynomial | None
-
-    def of(self, index: Polynomial) -> Polynomial:
-        """Its value for an index."""
-        value = quotient(index, self.stride)
-        return value if self.radix is None else remainder(value, self.radix)
-
-
-@dataclass(frozen=True)
-class FlatIndex:
-    """What was found in a kernel: one flat index, its digits from the innermost out, and the two
-    that are to be tiled."""
-
-    index: Polynomial
-    digits: tuple[Digit, ...]
-    other: int
-    """Position of the digit that the scattered accesses walk with unit stride; the first digit is
-    the one of the contiguous accesses."""
-    total: Polynomial
-    """`index < total` is the mask of every access."""
-    scattered: tuple[Operation, ...]
-
-    def digit(self, position: int) -> Polynomial:
-        """The value of a digit."""
-        return self.digits[position].of(self.index)
-
-    @property
-    def count(self) -> Polynomial | None:
-        """How many values the topmost digit takes, if the total is a multiple of the radices."""
-        return self.total.over(self.digits[-1].stride)
 
 
 class TwoDimensionalTile:
@@ -140,158 +95,6 @@ def _wasteful(kernel: KernelEvidence, operations: Sequence[Operation]) -> list[S
     ]
 
 
-# Detection ---------------------------------------------------------------------------------
-
-
-def flat_index(kernel: KernelEvidence) -> FlatIndex | None:
-    """The flat index of an elementwise kernel whose accesses disagree about the contiguous digit."""
-    module = kernel.ttir
-    indices = Indices(module)
-    operations = list(module.walk())
-    if any(op.name in _ELEMENTWISE_ONLY for op in operations):
-        return None
-    accesses: list[tuple[Operation, Address]] = []
-    for op in operations:
-        if op.name in {"tt.load", "tt.store"}:
-            address = indices.address(op.operands[0])
-            if address is None:
-                return None
-            accesses.append((op, address))
-    index = _only_index([a.offset for _, a in accesses])
-    if index is None:
-        return None
-    total = _total(indices, [op for op, _ in accesses], index)
-    digits = _digits([a.offset for _, a in accesses], index)
-    if total is None or digits is None:
-        return None
-    steps = [(op, _steps(a.offset, index, digits)) for op, a in accesses]
-    others = set()
-    for _, step in steps:
-        if step is None:
-            return None
-        if step[0] != ONE:
-            others |= {k for k, s in enumerate(step) if s == ONE}
-    if len(others) != 1 or not any(step is not None and step[0] == ONE for _, step in steps):
-        return None
-    other = others.pop()
-    scattered = tuple(
-        op for op, step in steps if step is not None and step[0] != ONE and step[other] == ONE
-    )
-    return FlatIndex(index, digits, other, total, scattered)
-
-
-def _only_index(offsets: list[Polynomial]) -> Polynomial | None:
-    """The one value of which all quotients and remainders are taken."""
-    found = {
-        s.inner[0]
-        for offset in offsets
-        for s in offset.symbols()
-        if s.kind in {"quotient", "remainder"} and s.inner[0].has(lambda i: i.kind == "range")
-    }
-    bases = {_innermost(value) for value in found}
-    if len(bases) != 1:
-        return None
-    index = bases.pop()
-    ranges = {s for s in index.symbols() if s.kind == "range"}
-    if len(ranges) != 1 or index.factor(next(iter(ranges))) != ONE:
-        return None
-    return index
-
-
-def _innermost(value: Polynomial) -> Polynomial:
-    while len(value.terms) == 1 and value.terms[0][0] and value.terms[0][0][0].inner:
-        value = value.terms[0][0][0].inner[0]
-    return value
-
-
-def _total(
-    indices: Indices, operations: list[Operation], index: Polynomial
-) -> Polynomial | None:
-    """The bound of the index, if it alone masks every access."""
-    found = set()
-    for op in operations:
-        mask = mask_of(indices.module, op)
-        conditions = indices.conditions(mask) if mask is not None else None
-        if not conditions:
-            return None
-        for condition in conditions:
-            bound = condition.difference + index + ONE
-            if bound.has(lambda s: s.kind in {"range", "program"}):
-                return None
-            found.add(bound)
-    return found.pop() if len(found) == 1 else None
-
-
-def mask_of(module: Module, operation: Operation) -> str | None:
-    """The mask operand of a load or a store."""
-    position = 2 if operation.name == "tt.store" else 1
-    if len(operation.operands) <= position:
-        return None
-    mask = operation.operands[position]
-    definition = module.definitions.get(mask)
-    if definition is not None and definition.name == "arith.constant":
-        return None
-    return mask
-
-
-def _digits(offsets: list[Polynomial], index: Polynomial) -> tuple[Digit, ...] | None:
-    """The digits of the index from the innermost out, if they are those of one number system."""
-    used = {
-        Polynomial.of(s)
-        for offset in offsets
-        for monomial, _ in offset.terms
-        for s in monomial
-        if s.kind in {"quotient", "remainder"}
-    }
-    digits: list[Digit] = []
-    stride = ONE
-    while used:
-        top = Digit(stride, None)
-        if top.of(index) in used and stride != ONE:
-            used.discard(top.of(index))
-            digits.append(top)
-            break
-        radices = {
-            s.inner[1]
-            for value in used
-            for s in [value.terms[0][0][0]]
-            if s.kind == "remainder" and s.inner[0] == quotient(index, stride)
-        }
-        if len(radices) != 1:
-            return None
-        radix = radices.pop()
-        digit = Digit(stride, radix)
-        used.discard(digit.of(index))
-        digits.append(digit)
-        stride = stride * radix
-    whole = not used and len(digits) >= 2 and digits[-1].radix is None
-    return tuple(digits) if whole else None
-
-
-def _steps(
-    offset: Polynomial, index: Polynomial, digits: tuple[Digit, ...]
-) -> list[Polynomial] | None:
-    """How far an address moves for a step of each digit."""
-    marks = [Symbol("opaque", f"digit {k}") for k in range(len(digits))]
-    values: dict[Symbol, Polynomial] = {}
-    whole = Polynomial.constant(0)
-    for mark, digit in zip(marks, digits, strict=True):
-        value = digit.of(index)
-        values[value.terms[0][0][0]] = Polynomial.of(mark)
-        whole = whole + Polynomial.of(mark) * digit.stride
-    (lanes,) = {s for s in index.symbols() if s.kind == "range"}
-    base = index - Polynomial.of(lanes)
-    plain = offset.replace(values).replace({lanes: whole - base})
-    if plain.has(lambda s: s.kind in {"range", "quotient", "remainder"}):
-        return None
-    rest = plain
-    for mark in marks:
-        rest = rest - plain.factor(mark) * Polynomial.of(mark)
-    if rest.has(lambda s: s in marks):
-        return None
-    return [plain.factor(mark) for mark in marks]
-
-
 # Writing -----------------------------------------------------------------------------------
 
 
@@ -321,11 +124,7 @@ class _Writer:
         found = []
         for position in range(len(self.flat.digits)):
             value = self.flat.digit(position)
-            held = [
-                n.value
-                for n in self.reading.expressions(value)
-                if isinstance(n, cst.Name)
-            ]
+            held = [n.value for n in self.reading.expressions(value) if isinstance(n, cst.Name)]
             wanted = usual[position] if position < len(usual) else f"digit_{position}"
             found.append(held[0] if held else fresh_name(wanted, self.source.module))
         return found
@@ -338,45 +137,33 @@ class _Writer:
         if body is None:
             return None
         first, other = self._block_names()
-        changed = function.with_changes(
-            body=function.body.with_changes(body=body),
-            params=_with_constexprs(function.params, [first, other], self.source),
+        known = parameters(function)
+        used = {n for s in body for n in names_read(s)}
+        before = names_read(function.body)
+        gone = {p.name.value for p in known if p.name.value in before - used}
+        kept = [p for p in known if p.name.value not in gone]
+        changed = function_with(
+            function.with_changes(body=function.body.with_changes(body=body)),
+            [*kept, constexpr(other, known), constexpr(first, known)],
+            self.source.module.code,
         )
         grid = self._grid()
         if grid is None:
             return None
-        changes: list[tuple[cst.CSTNode, cst.CSTNode]] = [(function, changed)]
-        changes += grid_changes(self.source, self.site, grid)
-        text = self.source.replace(changes)
-        return self._relaunched(text, {first: str(self.edge), other: str(self.edge)})
+        names = [p.name.value for p in known]
+        args = [
+            arg
+            for position, arg in enumerate(self.site.call.args)
+            if (arg.keyword.value if arg.keyword else names[position]) not in gone
+        ]
+        args += [keyword(name, str(self.edge)) for name in (other, first)]
+        return self.source.replace(
+            [(function, changed), *relaunched(self.source, self.site, grid, args)]
+        )
 
     def _block_names(self) -> tuple[str, str]:
         first, other = self.names[0], self.names[self.flat.other]
         return f"BLOCK_{first.upper()}", f"BLOCK_{other.upper()}"
-
-    def _relaunched(self, text: str, added: dict[str, str]) -> str | None:
-        """With the launch's arguments as the new parameters are."""
-        kernel = self.reading.function.name.value
-        gone = set(unread_parameters(text, kernel)) - set(added)
-        known = set(unread_parameters(self.source.module.code, kernel))
-        gone -= known
-        source = Source(text)
-        function = source.functions()[kernel]
-        (site,) = source.sites(kernel)
-        names = [p.name.value for p in function.params.params if p.name.value not in added]
-        args = []
-        for position, arg in enumerate(site.call.args):
-            name = arg.keyword.value if arg.keyword else names[position]
-            if name not in gone:
-                args.append(arg)
-        args += [_keyword(name, value) for name, value in added.items()]
-        params = [p for p in function.params.params if p.name.value not in gone]
-        return source.replace(
-            [
-                (site.call, site.call.with_changes(args=_separated(args))),
-                (function.params, function.params.with_changes(params=_last_bare(params))),
-            ]
-        )
 
     def _body(self) -> list[cst.BaseStatement] | None:
         function = self.reading.function
@@ -507,7 +294,10 @@ class _Writer:
         first, other = self._block_names()
         lines = []
         axes = self._axes()
-        for position, block, shape in ((self.flat.other, other, "[:, None]"), (0, first, "[None, :]")):
+        for position, block, shape in (
+            (self.flat.other, other, "[:, None]"),
+            (0, first, "[None, :]"),
+        ):
             lines.append(
                 f"{self.names[position]} = tl.program_id({axes[position]}) * {block}"
                 f" + tl.arange(0, {block}){shape}"
@@ -612,35 +402,3 @@ def _factor(text: str) -> str:
     """An expression that can stand in a product."""
     node = cst.parse_expression(text)
     return f"({text})" if isinstance(node, cst.BinaryOperation) and not node.lpar else text
-
-
-def _keyword(name: str, value: str) -> cst.Arg:
-    return cst.Arg(
-        cst.parse_expression(value),
-        keyword=cst.Name(name),
-        equal=cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace("")),
-    )
-
-
-def _separated(args: list[cst.Arg]) -> list[cst.Arg]:
-    comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
-    return [
-        *(a if isinstance(a.comma, cst.Comma) else a.with_changes(comma=comma) for a in args[:-1]),
-        args[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT),
-    ]
-
-
-def _last_bare(params: list[cst.Param]) -> list[cst.Param]:
-    return [*params[:-1], params[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)]
-
-
-def _with_constexprs(
-    params: cst.Parameters, names: list[str], source: Source
-) -> cst.Parameters:
-    """Parameters with constexprs added, annotated as the file annotates them."""
-    annotations = [p.annotation for p in params.params if p.annotation is not None]
-    annotation = annotations[-1] if annotations else None
-    comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
-    old = [p if isinstance(p.comma, cst.Comma) else p.with_changes(comma=comma) for p in params.params]
-    new = [cst.Param(cst.Name(n), annotation=annotation, comma=comma) for n in names]
-    return params.with_changes(params=_last_bare([*old, *new]))

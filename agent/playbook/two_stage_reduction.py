@@ -14,12 +14,12 @@ import libcst as cst
 import libcst.matchers as m
 
 from kopt.agent.playbook.base import CallEvidence, KernelEvidence, Proposal
-from kopt.agent.playbook.host import grid, grid_changes
+from kopt.agent.playbook.host import grid, relaunched
 from kopt.agent.playbook.index import Address, Indices
 from kopt.agent.playbook.inline import inlined
 from kopt.agent.playbook.polynomial import Polynomial, argument, bounds, program
 from kopt.agent.playbook.reading import Reading, assigned_names, is_jitted, read
-from kopt.agent.playbook.signature import call_with, function_with, keyword, parameters
+from kopt.agent.playbook.signature import function_with, keyword, parameters
 from kopt.agent.playbook.source import Site, Source, fresh_name, names_read, target_name
 from kopt.agent.playbook.tidy import tidied
 from kopt.agent.playbook.ttir import Operation
@@ -200,19 +200,11 @@ class _Writer:
             [*self._with_bound(extra)],
             text,
         )
-        changes: list[tuple[cst.CSTNode, cst.CSTNode]] = [(function, changed)]
+        args = self._arguments(extra, components[axis]) if extra is not None else None
         components[axis] = f"min({components[axis]}, {self.programs})"
-        launched = self.site.call
-        if extra is not None:
-            launched = self._launched(extra, grid(self.source, self.site) or [], text)
-        new_grid = grid_changes(self.source, self.site, components)
-        inside = [(old, new) for old, new in new_grid if _contains(self.site.call, old)]
-        changes += [pair for pair in new_grid if pair not in inside]
-        for old, new in inside:
-            launched = launched.deep_replace(old, new)  # type: ignore[arg-type,assignment]
-        if launched is not self.site.call:
-            changes.append((self.site.call, launched))
-        return self.source.replace(changes)
+        return self.source.replace(
+            [(function, changed), *relaunched(self.source, self.site, components, args)]
+        )
 
     # The loop variable -----------------------------------------------------------------
 
@@ -247,9 +239,10 @@ class _Writer:
         )
         return [*params[:place], cst.Param(cst.Name(extra)), *params[place:]]
 
-    def _launched(self, extra: str, components: list[str], text: str) -> cst.Call:
+    def _arguments(self, extra: str, component: str) -> list[cst.Arg]:
+        """The launch's arguments with the former number of programs among them."""
         names = [p.name.value for p in self._with_bound(extra)]
-        value = cst.parse_expression(components[self.contention.axis])
+        value = cst.parse_expression(component)
         args = list(self.site.call.args)
         positional = sum(a.keyword is None for a in args)
         place = names.index(extra)
@@ -257,7 +250,7 @@ class _Writer:
             args.insert(place, cst.Arg(value))
         else:
             args.append(keyword(extra, value))
-        return call_with(self.site.call, args, text, "    ")
+        return args
 
     # Sorting statements ----------------------------------------------------------------
 
@@ -345,7 +338,9 @@ class _Writer:
         if not m.matches(statement, m.SimpleStatementLine(body=[m.Expr(m.Call())])):
             return None
         assert isinstance(statement, cst.SimpleStatementLine)
-        call = statement.body[0].value  # type: ignore[union-attr]
+        expression = statement.body[0]
+        assert isinstance(expression, cst.Expr)
+        call = expression.value
         if not m.matches(call, m.Call(func=m.Attribute(attr=m.Name("atomic_add")))):
             return None
         assert isinstance(call, cst.Call)
@@ -459,7 +454,7 @@ def _own_locals(statement: cst.BaseStatement) -> set[str]:
     """Variables that a compound statement plainly sets before anything in it can read them."""
     if not isinstance(statement, cst.For):
         return set()
-    found = {n for n in assigned_names(statement.target)} | names_read(statement.target)
+    found = names_read(statement.target)
     seen: set[str] = set()
     for inner in statement.body.body:
         if m.matches(inner, m.SimpleStatementLine(body=[m.Assign()])):
@@ -471,10 +466,6 @@ def _own_locals(statement: cst.BaseStatement) -> set[str]:
         else:
             seen |= names_read(inner)
     return found
-
-
-def _contains(root: cst.CSTNode, node: cst.CSTNode) -> bool:
-    return root is node or any(_contains(child, node) for child in root.children)
 
 
 def _statement(text: str) -> cst.BaseStatement:
