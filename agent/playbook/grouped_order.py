@@ -18,7 +18,7 @@ from kopt.agent.playbook.index import Indices
 from kopt.agent.playbook.inline import inlined
 from kopt.agent.playbook.loops import argument_value
 from kopt.agent.playbook.polynomial import Polynomial, Symbol, program
-from kopt.agent.playbook.reading import Reading, assigned_names, is_jitted, read
+from kopt.agent.playbook.reading import Reading, assigned_names, is_jitted, nodes, read
 from kopt.agent.playbook.signature import constexpr, function_with, parameters
 from kopt.agent.playbook.source import Source, fresh_name, names_read, target_name
 from kopt.agent.playbook.ttir import Module, Operation
@@ -379,7 +379,7 @@ def _swizzle(slow: str, fast: str, counts: list[str]) -> cst.BaseStatement:
 
 def _mentions(reading: Reading, statement: cst.BaseStatement, names: dict[Polynomial, str]) -> bool:
     """Whether a statement computes a tile index."""
-    values = [reading.value(node) for node in reading.source.inside(statement, cst.CSTNode)]
+    values = [reading.value(node) for node in nodes(statement)]
     return any(isinstance(value, Polynomial) and value in names for value in values)
 
 

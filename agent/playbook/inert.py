@@ -1,4 +1,4 @@
-"""Whether an iteration of a loop changes anything when a select takes its second side everywhere."""
+"""Whether an iteration of a loop changes anything when its tile is masked as a whole."""
 
 from __future__ import annotations
 

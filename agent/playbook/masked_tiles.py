@@ -80,8 +80,8 @@ class MaskedTiles:
             source=text,
             rationale=f"the loop leaves out the tiles {sides}: a masked tile changes nothing",
             evidence=(
-                f"{100 * share:.0f} % of the tiles in the loop of {kernel.kernel.name} are masked as"
-                f" a whole by the select at line {lines}; {uniform:,} of its {requests:,} warp"
+                f"{100 * share:.0f} % of the tiles in the loop of {kernel.kernel.name} are masked"
+                f" as a whole by the select at line {lines}; {uniform:,} of its {requests:,} warp"
                 " executions took one side in every lane",
             ),
             predicted=(
@@ -93,7 +93,7 @@ class MaskedTiles:
                     sentence="masked tiles are neither loaded nor computed",
                 ),
             ),
-            conditions="programs with fewer tiles finish earlier: more programs than SMs are needed",
+            conditions="more programs than SMs: those with fewer tiles finish earlier",
         )
 
 

@@ -56,6 +56,13 @@ def is_jitted(function: cst.FunctionDef) -> bool:
     return m.matches(function.decorators[0].decorator, named | m.Call(func=named))
 
 
+def nodes(root: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    """A node and all below it, outer before inner."""
+    yield root
+    for child in root.children:
+        yield from nodes(child)
+
+
 def assigned_names(node: cst.CSTNode) -> set[str]:
     """Variables that statements at and below a node assign."""
     found: set[str] = set()
@@ -103,7 +110,7 @@ class Reading:
 
     def expressions(self, wanted: Polynomial) -> Iterator[cst.BaseExpression]:
         """The expressions that compute a polynomial, outer before inner."""
-        for node in self.source.inside(self.function.body, cst.CSTNode):
+        for node in nodes(self.function.body):
             if isinstance(node, cst.BaseExpression) and self.values.get(id(node)) == wanted:
                 yield node
 

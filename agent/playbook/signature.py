@@ -121,9 +121,9 @@ def call_with(call: cst.Call, args: Sequence[cst.Arg], text: str, indent: str) -
     `indent` is that of the statement.
     """
     old = list(call.args)
-    if isinstance(call.whitespace_before_args, cst.ParenthesizedWhitespace) and old:
-        if any(a is b for a in args for b in old):
-            return call.with_changes(args=_as_before(old, list(args)))
+    broken = isinstance(call.whitespace_before_args, cst.ParenthesizedWhitespace)
+    if broken and any(a is b for a in args for b in old):
+        return call.with_changes(args=_as_before(old, list(args)))
     plain = [
         a.with_changes(
             comma=cst.MaybeSentinel.DEFAULT, whitespace_after_arg=cst.SimpleWhitespace("")

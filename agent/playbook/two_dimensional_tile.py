@@ -285,8 +285,7 @@ class _Writer:
         text = " & ".join(parts)
         parent = self.source.parent(node)
         alone = isinstance(parent, cst.Assign | cst.Arg)
-        new = cst.parse_expression(text if alone else f"({text})")
-        return new
+        return cst.parse_expression(text if alone else f"({text})")
 
     def _definitions(self, index_name: str | None) -> list[cst.BaseStatement] | None:
         """The statements that compute the digits, and the index where it is still used."""
