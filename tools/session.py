@@ -17,7 +17,7 @@ from kopt.gpu.facts import CallFacts
 from kopt.gpu.spec import DeviceSpec
 from kopt.gpu.tensor_io import Tensors
 from kopt.sandbox.protocol import Limits, OutcomeStatus, Sandbox
-from kopt.tools import profiler, verify
+from kopt.tools import benchmark, profiler, verify
 from kopt.tools.audit import Audit, audit_source, audit_work
 from kopt.tools.cases import Case, Shape, cases, seed_of, shapes
 from kopt.tools.comparison import row_count
@@ -111,9 +111,7 @@ class Session:
         Raises `TargetError` when it fails on its own inputs or against its own reference, and
         `EnvironmentLacks` when its inputs do not fit in memory.
         """
-        self._device.start()
-        self.inspect()
-        self._learn(cases(self.target, self.secret, full=False), real=True)
+        self._learn(cases(self.target, self.secret, full=False))
         notes = self._notes()
         bad = [
             f for w in self.target.workloads for f in self._known[w.name].original.facts.findings
@@ -133,9 +131,16 @@ class Session:
         return self._evaluation(BASELINE, True, verdict, facts)
 
     def evaluate(self, candidate: Candidate, folder: Path, *, full: bool) -> Evaluation:
-        """Judge a candidate, whatever it does. Raises `EnvironmentLacks` for dead tools only."""
+        """Judge a candidate, whatever it does; traces and facts of the workloads that it got right
+        are in `folder` then. Raises `EnvironmentLacks` for dead tools only."""
+        return self.judged(candidate, folder, full=full)[0]
+
+    def judged(
+        self, candidate: Candidate, folder: Path | None = None, *, full: bool
+    ) -> tuple[Evaluation, dict[str, CallFacts]]:
+        """`evaluate`, with the facts of the workloads that were reached whatever the verdict."""
         wanted = cases(self.target, self.secret, full=full)
-        self._learn(wanted, real=False)
+        self._learn(wanted)
         names = [c.name for c in wanted if c.name in self._known]
         names += [w.name for w in self.target.workloads]
         job = self._jobs.new_folder()
@@ -152,24 +157,20 @@ class Session:
         _, outcome = self._jobs.run("record", request, Limits(wall_s=self._wall_s), job)
         if outcome.status is not OutcomeStatus.OK:
             shutil.rmtree(job, ignore_errors=True)
-            return self._evaluation(candidate.id, full, verify.of_outcome(outcome), {})
+            return self._evaluation(candidate.id, full, verify.of_outcome(outcome), {}), {}
         results, real, audit = self._judge(names, job, full)
         verdict = self._verdict(results, audit, candidate.source, full)
         for position, name in enumerate(names):
-            if name in real:
+            if folder is not None and name in real:
                 _keep(job / str(position) / "trace", folder / name, real[name])
         shutil.rmtree(job, ignore_errors=True)
         passed = verdict.status is VerdictStatus.PASS
-        return self._evaluation(candidate.id, full, verdict, real if passed else {})
+        return self._evaluation(candidate.id, full, verdict, real if passed else {}), real
 
     def verify(self, source: str) -> Verdict:
         """The full verdict on another version of the file: every law, shape and workload."""
-        folder = self._jobs.new_folder()
         candidate = Candidate(id="candidate", source=source, technique="", rationale="")
-        try:
-            return self.evaluate(candidate, folder, full=True).verdict
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+        return self.judged(candidate, full=True)[0].verdict
 
     def profile(self) -> tuple[Profile, ...]:
         """Profiles of the target's workloads. `baseline` comes first."""
@@ -231,8 +232,11 @@ class Session:
 
     # The original ----------------------------------------------------------------------------
 
-    def _learn(self, wanted: list[Case], *, real: bool) -> None:
-        """Run the original and its reference on cases that are not known yet."""
+    def _learn(self, wanted: list[Case]) -> None:
+        """Run the original and its reference on the workloads and cases not known yet."""
+        self._device.start()
+        self.inspect()
+        real = not any(self._is_real(name) for name in self._known)
         places: dict[str, tuple[Path, str, bool]] = {}  # inputs, law, must hold
         for case in wanted:
             if case.name in self._known or case.name in self._skipped:
@@ -380,9 +384,9 @@ class Session:
             candidate=candidate,
             full=full,
             verdict=verdict,
-            measurements=tuple(profiler.measurement(self.spec, n, f) for n, f in facts.items()),
+            measurements=tuple(benchmark.measurement(self.spec, n, f) for n, f in facts.items()),
             comparisons=tuple(
-                profiler.comparison(self.spec, n, base[n], f) for n, f in facts.items() if compared
+                benchmark.comparison(self.spec, n, base[n], f) for n, f in facts.items() if compared
             ),
             diagnoses=tuple(diagnose(self.spec, n, f) for n, f in facts.items()),
             profiles=tuple(profiler.profile(self.spec, n, f) for n, f in facts.items()),
