@@ -123,9 +123,9 @@ def _memory_sites(
     for info in translation.sites:
         row = tallies[info.number].tolist()
         i = info.instruction
-        space: Literal["global", "shared", "local"] = (
-            info.space if info.space in {"shared", "local"} else "global"  # type: ignore[assignment]
-        )
+        space: Literal["global", "shared", "local"] = "global"
+        if info.space == "shared" or info.space == "local":
+            space = info.space
         requests = scale(row[slot.REQUESTS])
         found.append(
             Site(

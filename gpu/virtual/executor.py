@@ -19,10 +19,12 @@ from kopt.gpu.errors import Unsupported
 from kopt.gpu.virtual.counting import count
 from kopt.gpu.virtual.findings import findings
 from kopt.gpu.virtual.launch_context import Context, Shape
+from kopt.gpu.virtual.ptx.flow import analyse
 from kopt.gpu.virtual.ptx.jit import Compiled
-from kopt.gpu.virtual.ptx.parse import Param
+from kopt.gpu.virtual.ptx.parse import Param, parse
 from kopt.gpu.virtual.ptx.registers import CONSTANT_BASE
-from kopt.gpu.virtual.ptx.translate import Translation, translate
+from kopt.gpu.virtual.ptx.translate import Translation, Translator, translation
+from kopt.gpu.virtual.ptx.wide import Wide
 from kopt.gpu.virtual.segments import Segment
 
 Arithmetic = Literal["ieee", "wide"]
@@ -43,10 +45,11 @@ class LaunchResult:
 class LoadedKernel:
     """A kernel ready to launch."""
 
-    def __init__(self, translation: Translation, code: Compiled, counted: bool) -> None:
+    def __init__(self, translation: Translation, code: Compiled, counted: bool, wide: bool) -> None:
         self.translation = translation
         self._code = code
         self._counted = counted
+        self._wide = wide
         self._run = _RUN(code.address("run_ctas"))
         data = np.frombuffer(bytes(translation.entry.constant_data), np.uint8).copy()
         self._constant_data = data
@@ -97,7 +100,8 @@ class LoadedKernel:
         workers = min(workers, max(1, len(todo) // 2))
         every = [*segments, *self._constants]
         contexts = [
-            Context(self.translation, shape, params, every, workers) for _ in range(workers)
+            Context(self.translation, shape, params, every, workers, self._wide)
+            for _ in range(workers)
         ]
         if workers == 1:
             self._chunk(contexts[0], todo)
@@ -155,11 +159,11 @@ def load_kernel(
     key = hashlib.sha256(f"{entry}|{arithmetic}|{counted}|{ptx}".encode()).hexdigest()
     with _LOADING:
         if key not in _LOADED:
-            if arithmetic == "wide":
-                raise Unsupported("wide arithmetic is not available yet")
-            translation = translate(ptx, entry, counted)
-            code = Compiled(translation.text, translation.routines)
-            _LOADED[key] = LoadedKernel(translation, code, counted)
+            parsed = parse(ptx, entry)
+            translator = Wide if arithmetic == "wide" else Translator
+            module = translation(translator(parsed, analyse(parsed), counted))
+            code = Compiled(module.text, module.routines)
+            _LOADED[key] = LoadedKernel(module, code, counted, arithmetic == "wide")
             while len(_LOADED) > _KEEP:
                 _LOADED.popitem(last=False)
         _LOADED.move_to_end(key)

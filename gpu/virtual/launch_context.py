@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,7 +83,7 @@ class Context:
         rows = LOG_ROWS // share if shape.counted else 0
         self._lines = np.empty(rows, LINE_LOG)
         self._slots = np.zeros(slot.SLOTS, np.int64)
-        arrays = {
+        arrays: dict[int, NDArray[Any]] = {
             slot.PARAMS: self._params, slot.SHARED: self._shared, slot.LOCAL: self._local,
             slot.SEGMENTS: self._segments, slot.CACHE: self._cache, slot.FINDINGS: self.findings,
             slot.STATES: self._states, slot.RESUMES: self._resumes, slot.BLOCKS: self.blocks,

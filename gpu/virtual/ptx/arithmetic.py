@@ -10,7 +10,7 @@ from kopt.gpu.virtual.ptx.registers import Registers
 FLOAT_TYPES = {"f16", "bf16", "f32", "f64", "f16x2", "bf16x2"}
 _FLOAT_OPS = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
 _SIGNED = {"s8", "s16", "s32", "s64"}
-_COMPARE = {
+COMPARE = {
     "eq": "oeq", "ne": "one", "lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge",
     "equ": "ueq", "neu": "une", "ltu": "ult", "leu": "ule", "gtu": "ugt", "geu": "uge",
     "num": "ord", "nan": "uno",
@@ -60,23 +60,23 @@ class Arithmetic(Registers):
         if kind.endswith("x2"):
             halves = []
             for part in (0, 1):
-                inputs = [self._half(o, kind[:-2], part, vector) for o in operands]
-                halves.append(self._to_half(self._float_value(instruction, inputs), kind[:-2]))
+                inputs = [self.half(o, kind[:-2], part, vector) for o in operands]
+                halves.append(self.to_half(self.float_value(instruction, inputs), kind[:-2]))
             self.finish(instruction, self.pack16(halves[0], halves[1]))
             return
         if kind in {"f16", "bf16"}:
-            inputs = [self._from_half(self.read(o, 16, vector), kind) for o in operands]
-            self.finish(instruction, self._to_half(self._float_value(instruction, inputs), kind))
+            inputs = [self.from_half(self.read(o, 16, vector), kind) for o in operands]
+            self.finish(instruction, self.to_half(self.float_value(instruction, inputs), kind))
             return
         bits = WIDTHS[kind]
         inputs = [self.read_float(o, bits, vector) for o in operands]
         ftz = "ftz" in instruction.parts and bits == 32
         if ftz:
             inputs = [self._flush(v) for v in inputs]
-        value = self._float_value(instruction, inputs)
+        value = self.float_value(instruction, inputs)
         self.finish(instruction, self._flush(value) if ftz else value)
 
-    def _float_value(self, instruction: Instruction, v: list[Value]) -> Value:
+    def float_value(self, instruction: Instruction, v: list[Value]) -> Value:
         """The result in the precision of the inputs (fp32 for 16-bit types)."""
         code = self.code
         name, parts = instruction.parts[0], instruction.parts
@@ -121,10 +121,11 @@ class Arithmetic(Registers):
 
     def _special_function(self, name: str, value: Value) -> Value:
         code = self.code
+        one = value.element
         if value.vector:
-            return code.routine(routine(name), [value])
-        whole = code.routine(routine(name), [code.splat(value)])
-        return code.emit("float", f"extractelement {whole}, i32 0")
+            return code.routine(routine(name, one), [value])
+        whole = code.routine(routine(name, one), [code.splat(value)])
+        return code.emit(one, f"extractelement {whole}, i32 0")
 
     def _flush(self, value: Value) -> Value:
         """Subnormal fp32 becomes zero of the same sign."""
@@ -136,7 +137,7 @@ class Arithmetic(Registers):
 
     # 16-bit floats -----------------------------------------------------------------
 
-    def _from_half(self, bits: Value, kind: str) -> Value:
+    def from_half(self, bits: Value, kind: str) -> Value:
         """fp32 value of 16-bit float bits (i16)."""
         code = self.code
         if kind == "f16":
@@ -144,13 +145,13 @@ class Arithmetic(Registers):
         wide = code.cast("zext", bits, "i32")
         return code.cast("bitcast", code.binary("shl", wide, constant(wide.type, 16)), "float")
 
-    def _half(self, operand: Operand, kind: str, part: int, vector: bool) -> Value:
+    def half(self, operand: Operand, kind: str, part: int, vector: bool) -> Value:
         whole = self.read(operand, 32, vector)
         if part:
             whole = self.code.binary("lshr", whole, constant(whole.type, 16))
-        return self._from_half(self.code.cast("trunc", whole, "i16"), kind)
+        return self.from_half(self.code.cast("trunc", whole, "i16"), kind)
 
-    def _to_half(self, value: Value, kind: str) -> Value:
+    def to_half(self, value: Value, kind: str) -> Value:
         """Bits (i16) of fp32 or fp64 rounded to nearest even in a 16-bit float."""
         code = self.code
         if kind == "f16":
@@ -588,12 +589,12 @@ class Arithmetic(Registers):
         code = self.code
         if kind in {"f32", "f64", "f16", "bf16"}:
             if kind in {"f16", "bf16"}:
-                a, b = (self._from_half(self.read(o, 16, vector), kind) for o in (a_op, b_op))
+                a, b = (self.from_half(self.read(o, 16, vector), kind) for o in (a_op, b_op))
             else:
                 a, b = (self.read_float(o, WIDTHS[kind], vector) for o in (a_op, b_op))
                 if ftz and kind == "f32":
                     a, b = self._flush(a), self._flush(b)
-            return code.compare("fcmp", _COMPARE[test], a, b)
+            return code.compare("fcmp", COMPARE[test], a, b)
         a, b = (self.read(o, WIDTHS[kind], vector) for o in (a_op, b_op))
         if test in {"eq", "ne"}:
             name = test

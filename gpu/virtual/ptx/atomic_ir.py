@@ -1,3 +1,4 @@
+# ruff: noqa: E501 (LLVM's text form has long lines)
 """Routines for atomics: lanes one after the other, in lane order.
 
 Kernels with float atomics or with atomics whose result is used run on one thread, CTA after CTA,

@@ -54,7 +54,8 @@ TALLY_SLOTS = 8
 REQUESTS, LANES, SECTORS, WAVEFRONTS, IDEAL, MOST, CONFLICTS = range(7)
 
 BLOCK_SLOTS, EDGE_SLOTS, SELECT_SLOTS = 2, 2, 3
-"""Blocks: executions, lanes. Branches: taken, divergent. Selects: executions, all true, all false."""
+"""Blocks: executions, lanes. Branches: taken, divergent. Selects: executions, all true, all
+false."""
 
 WAITING = 1 << 30
 FUEL = 1 << 14

@@ -74,7 +74,7 @@ class Convert(Arithmetic):
     def _float_source(self, instruction: Instruction, kind: str, vector: bool) -> Value:
         operand = instruction.operands[1]
         if kind in {"f16", "bf16"}:
-            return self._from_half(self.read(operand, 16, vector), kind)
+            return self.from_half(self.read(operand, 16, vector), kind)
         value = self.read_float(operand, WIDTHS[kind], vector)
         return self._flush(value) if "ftz" in instruction.parts and kind == "f32" else value
 
@@ -97,7 +97,7 @@ class Convert(Arithmetic):
             bits = code.cast("bitcast", code.cast("fptrunc", value, "float"), "i32")
             return code.cast("trunc", code.binary("lshr", bits, constant(bits.type, 16)), "i16")
         if to in {"f16", "bf16"}:
-            return self._to_half(value, to)
+            return self.to_half(value, to)
         target = FLOATS[WIDTHS[to]]
         if value.element == target:
             return value
@@ -122,7 +122,7 @@ class Convert(Arithmetic):
             raise self.unsupported(i)
         op = "sitofp" if source.startswith("s") else "uitofp"
         if to in {"f16", "bf16"}:
-            return self._to_half(code.cast(op, value, "float"), to)
+            return self.to_half(code.cast(op, value, "float"), to)
         return code.cast(op, value, FLOATS[WIDTHS[to]])
 
     def _integer_to_integer(self, i: Instruction, value: Value, source: str, to: str) -> Value:
@@ -156,7 +156,7 @@ class Convert(Arithmetic):
             low = self.code.intrinsic("maxnum.", low.type, [low, zero])
         if any(p in {"rz", "rm", "rp"} for p in i.parts):
             raise self.unsupported(i)
-        self.finish(i, self.pack16(self._to_half(low, kind), self._to_half(high, kind)))
+        self.finish(i, self.pack16(self.to_half(low, kind), self.to_half(high, kind)))
 
     def _tf32(self, i: Instruction) -> None:
         """Round to 10 mantissa bits, ties away from zero (`rna`) or to even (`rn`)."""

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 (LLVM's text form has long lines)
 """Routines that count what a memory access costs, called before it in counted code.
 
 Global memory: distinct 32-byte sectors and 128-byte lines of a warp's request, each line a row of

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 (LLVM's text form has long lines)
 """The loop over CTAs and warps, in LLVM IR: one call from Python runs many CTAs."""
 
 from __future__ import annotations

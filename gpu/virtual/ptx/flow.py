@@ -87,18 +87,12 @@ def _has_boolean(parts: tuple[str, ...]) -> bool:
 def sources(instruction: Instruction) -> list[Reg]:
     """Registers that the instruction reads, its guard and address bases included."""
     written = destinations(instruction)
-    skip = 0
-    seen = 0
-    for operand in instruction.operands:
-        if seen >= len(written):
-            break
-        seen += len(_registers(operand)) or 1
-        skip += 1
-    if not written:
-        skip = 0
     found: list[Reg] = [instruction.guard] if instruction.guard else []
-    for operand in instruction.operands[skip:]:
-        found.extend(_registers(operand))
+    outputs = 0
+    for operand in instruction.operands:
+        if outputs >= len(written):
+            found.extend(_registers(operand))
+        outputs += len(_registers(operand)) or 1
     if instruction.guard and written:
         found.extend(written)
     return found

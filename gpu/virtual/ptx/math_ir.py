@@ -1,59 +1,108 @@
 """Vector polynomials for the special functions: LLVM would call 32 scalar library routines.
 
-Errors are at most about 2 ulp of float32 where the PTX ISA promises 2 ulp (`ex2.approx`) or an
-absolute 2^-20.9 (`sin.approx`, `cos.approx` in [-pi, pi]); tests hold them to that.
-Coefficients: Taylor series (2^f, sin, cos on [-pi/4, pi/4]) and the atanh series (log2).
+In float32 errors are at most about 2 ulp where the PTX ISA promises 2 ulp (`ex2.approx`) or an
+absolute 2^-20.9 (`sin.approx`, `cos.approx` in [-pi, pi]); tests hold them to that. The float64
+forms, for `wide` arithmetic, are good to about 1e-15. Coefficients: Taylor series (2^f, sin, cos on
+[-pi/4, pi/4], tanh near 0) and the atanh series (log2).
 """
 
 from __future__ import annotations
 
 import math
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 
 from kopt.gpu.virtual.ptx.ir import Code, Routine, Value, constant, lanes
 
-F, I, B = lanes("float"), lanes("i32"), lanes("i1")
+INFINITY, MINUS_INFINITY, NAN = "0x7FF0000000000000", "0xFFF0000000000000", "0x7FF8000000000000"
 
 
-def _f(value: float) -> Value:
-    import struct
+@dataclass(frozen=True)
+class Format:
+    """A binary floating-point format and how long its series must be."""
 
-    rounded = struct.unpack("<f", struct.pack("<f", value))[0]
-    bits = struct.unpack("<Q", struct.pack("<d", rounded))[0]
-    return constant(F, f"0x{bits:016X}")
+    name: str
+    integer: str
+    mantissa: int
+    bias: int
+    exp2_terms: int
+    log2_terms: int
+    trig_terms: int
+    half_pi: tuple[float, ...]
+    """pi/2 in parts with trailing zeros, so that multiples of all but the last are exact."""
+    smallest: float
+    exp2_range: tuple[float, float]
 
 
-def _i(value: int) -> Value:
-    return constant(I, value)
+SINGLE = Format(
+    "float", "i32", 23, 127, 8, 6, 4,
+    (1.5703125, 4.837512969970703e-4, 7.549789948768648e-08), 2.0**-126, (-160.0, 130.0),
+)  # fmt: skip
+DOUBLE = Format(
+    "double", "i64", 52, 1023, 15, 13, 8,
+    (1.57079632673412561417, 6.07710050650619224932e-11, 2.02226624879595063154e-21), 2.0**-1022,
+    (-1120.0, 1030.0),
+)  # fmt: skip
+
+
+def number(value: float, element: str) -> str:
+    """A constant in LLVM's hexadecimal form."""
+    if element == "float":
+        value = struct.unpack("<f", struct.pack("<f", value))[0]
+    return f"0x{struct.unpack('<Q', struct.pack('<d', value))[0]:016X}"
 
 
 class _Math(Code):
+    def __init__(self, form: Format) -> None:
+        super().__init__()
+        self.form = form
+        self.type = lanes(form.name)
+        self.word = lanes(form.integer)
+
+    def real(self, value: float) -> Value:
+        return constant(self.type, number(value, self.form.name))
+
+    def whole(self, value: int) -> Value:
+        return constant(self.word, value)
+
+    def special(self, text: str) -> Value:
+        return constant(self.type, text)
+
     def fma(self, a: Value, b: Value, c: Value) -> Value:
-        return self.intrinsic("fma.", F, [a, b, c])
+        return self.intrinsic("fma.", self.type, [a, b, c])
+
+    def clamp(self, x: Value, low: float, high: float) -> Value:
+        upper = self.intrinsic("minnum.", self.type, [x, self.real(high)])
+        return self.intrinsic("maxnum.", self.type, [upper, self.real(low)])
+
+    def to_integer(self, x: Value) -> Value:
+        return self.emit(self.word, f"fptosi {x} to {self.word}")
 
     def polynomial(self, x: Value, coefficients: list[float]) -> Value:
         """Horner's scheme, highest coefficient first."""
-        total = _f(coefficients[0])
+        total = self.real(coefficients[0])
         for coefficient in coefficients[1:]:
-            total = self.fma(total, x, _f(coefficient))
+            total = self.fma(total, x, self.real(coefficient))
         return total
 
     def power_of_two(self, n: Value) -> Value:
-        """2^n as a float for -126 <= n <= 127."""
-        biased = self.binary("add", n, _i(127))
-        return self.cast("bitcast", self.binary("shl", biased, _i(23)), "float")
+        """2^n where that is a normal number."""
+        biased = self.binary("add", n, self.whole(self.form.bias))
+        bits = self.binary("shl", biased, self.whole(self.form.mantissa))
+        return self.cast("bitcast", bits, self.form.name)
 
 
 def _exp2(code: _Math, x: Value) -> Value:
-    low, high = _f(-160.0), _f(130.0)
     nan = code.compare("fcmp", "uno", x, x)
-    clamped = code.intrinsic("maxnum.", F, [code.intrinsic("minnum.", F, [x, high]), low])
-    whole = code.intrinsic("rint.", F, [clamped])
+    clamped = code.clamp(x, *code.form.exp2_range)
+    whole = code.intrinsic("rint.", code.type, [clamped])
     part = code.binary("fsub", clamped, whole)
-    terms = [math.log(2) ** k / math.factorial(k) for k in range(7, -1, -1)]
+    terms = [math.log(2) ** k / math.factorial(k) for k in range(code.form.exp2_terms - 1, -1, -1)]
     value = code.polynomial(part, terms)
-    n = code.emit(I, f"fptosi {whole} to {I}")
-    half = code.binary("ashr", n, _i(1))
+    n = code.to_integer(whole)
+    half = code.binary("ashr", n, code.whole(1))
     rest = code.binary("sub", n, half)
     scaled = code.binary("fmul", value, code.power_of_two(half))
     scaled = code.binary("fmul", scaled, code.power_of_two(rest))
@@ -61,76 +110,83 @@ def _exp2(code: _Math, x: Value) -> Value:
 
 
 def _log2(code: _Math, x: Value) -> Value:
-    tiny = code.compare("fcmp", "olt", x, _f(2.0**-126))
-    grown = code.select(tiny, code.binary("fmul", x, _f(2.0**24)), x)
-    bits = code.cast("bitcast", grown, "i32")
+    form = code.form
+    lift = float(form.mantissa + 1)
+    tiny = code.compare("fcmp", "olt", x, code.real(form.smallest))
+    grown = code.select(tiny, code.binary("fmul", x, code.real(2.0**lift)), x)
+    bits = code.cast("bitcast", grown, form.integer)
     # Mantissa in [sqrt(1/2), sqrt(2)).
-    shifted = code.binary("sub", bits, _i(0x3F3504F3))
-    exponent = code.binary("ashr", shifted, _i(23))
-    mantissa = code.cast(
-        "bitcast", code.binary("sub", bits, code.binary("shl", exponent, _i(23))), "float"
-    )
+    root = struct.unpack("<q", struct.pack("<d", math.sqrt(0.5)))[0]
+    if form is SINGLE:
+        root = struct.unpack("<i", struct.pack("<f", math.sqrt(0.5)))[0]
+    shifted = code.binary("sub", bits, code.whole(root))
+    exponent = code.binary("ashr", shifted, code.whole(form.mantissa))
+    moved = code.binary("shl", exponent, code.whole(form.mantissa))
+    mantissa = code.cast("bitcast", code.binary("sub", bits, moved), form.name)
     s = code.binary(
         "fdiv",
-        code.binary("fsub", mantissa, _f(1.0)),
-        code.binary("fadd", mantissa, _f(1.0)),
+        code.binary("fsub", mantissa, code.real(1.0)),
+        code.binary("fadd", mantissa, code.real(1.0)),
     )
     square = code.binary("fmul", s, s)
-    series = code.polynomial(square, [2 / math.log(2) / k for k in (11, 9, 7, 5, 3)])
-    # s·2/ln2 in two parts, so that values near 1 keep their relative accuracy.
-    leading = code.binary("fmul", s, _f(2 / math.log(2)))
+    odd = [2 * k + 1 for k in range(form.log2_terms - 1, 0, -1)]
+    series = code.polynomial(square, [2 / math.log(2) / k for k in odd])
+    # The leading term by itself, so that values near 1 keep their relative accuracy.
+    leading = code.binary("fmul", s, code.real(2 / math.log(2)))
     tail = code.fma(code.binary("fmul", s, square), series, leading)
-    whole = code.emit(F, f"sitofp {exponent} to {F}")
-    whole = code.select(tiny, code.binary("fsub", whole, _f(24.0)), whole)
+    whole = code.emit(code.type, f"sitofp {exponent} to {code.type}")
+    whole = code.select(tiny, code.binary("fsub", whole, code.real(lift)), whole)
     value = code.binary("fadd", whole, tail)
-    zero = code.compare("fcmp", "oeq", x, _f(0.0))
-    value = code.select(zero, constant(F, "0xFFF0000000000000"), value)
-    infinite = code.compare("fcmp", "oeq", x, constant(F, "0x7FF0000000000000"))
+    zero = code.compare("fcmp", "oeq", x, code.real(0.0))
+    value = code.select(zero, code.special(MINUS_INFINITY), value)
+    infinite = code.compare("fcmp", "oeq", x, code.special(INFINITY))
     value = code.select(infinite, x, value)
-    bad = code.compare("fcmp", "ult", x, _f(0.0))
-    return code.select(bad, constant(F, "0x7FF8000000000000"), value)
+    bad = code.compare("fcmp", "ult", x, code.real(0.0))
+    return code.select(bad, code.special(NAN), value)
 
 
 def _sin_cos(code: _Math, x: Value, shift: int) -> Value:
-    quarter = code.intrinsic("rint.", F, [code.binary("fmul", x, _f(2 / math.pi))])
+    product = code.binary("fmul", x, code.real(2 / math.pi))
+    quarter = code.intrinsic("rint.", code.type, [product])
     # pi/2 in three parts (Cody and Waite).
     reduced = x
-    for part in (1.5703125, 4.837512969970703e-4, 7.549789948768648e-08):
-        reduced = code.fma(quarter, _f(-part), reduced)
-    clamped = code.intrinsic(
-        "maxnum.", F, [code.intrinsic("minnum.", F, [quarter, _f(2.0**30)]), _f(-(2.0**30))]
-    )
-    n = code.binary("add", code.emit(I, f"fptosi {clamped} to {I}"), _i(shift))
+    for part in code.form.half_pi:
+        reduced = code.fma(quarter, code.real(-part), reduced)
+    n = code.to_integer(code.clamp(quarter, -(2.0**30), 2.0**30))
+    n = code.binary("add", n, code.whole(shift))
     square = code.binary("fmul", reduced, reduced)
-    sine = code.polynomial(square, [1 / 362880, -1 / 5040, 1 / 120, -1 / 6])
-    sine = code.fma(code.binary("fmul", reduced, square), sine, reduced)
-    cosine = code.polynomial(square, [1 / 40320, -1 / 720, 1 / 24, -0.5, 1.0])
-    odd = code.compare("icmp", "ne", code.binary("and", n, _i(1)), _i(0))
-    value = code.select(odd, cosine, sine)
-    negative = code.compare("icmp", "ne", code.binary("and", n, _i(2)), _i(0))
-    flipped = code.emit(F, f"fneg {value}")
+    count = code.form.trig_terms
+    odd = [(-1) ** k / math.factorial(2 * k + 1) for k in range(count, 0, -1)]
+    even = [(-1) ** k / math.factorial(2 * k) for k in range(count, -1, -1)]
+    sine = code.fma(code.binary("fmul", reduced, square), code.polynomial(square, odd), reduced)
+    cosine = code.polynomial(square, even)
+    swap = code.compare("icmp", "ne", code.binary("and", n, code.whole(1)), code.whole(0))
+    value = code.select(swap, cosine, sine)
+    negative = code.compare("icmp", "ne", code.binary("and", n, code.whole(2)), code.whole(0))
+    flipped = code.emit(code.type, f"fneg {value}")
     value = code.select(negative, flipped, value)
-    finite = code.compare(
-        "fcmp", "olt", code.intrinsic("fabs.", F, [x]), constant(F, "0x7FF0000000000000")
-    )
-    return code.select(finite, value, constant(F, "0x7FF8000000000000"))
+    size = code.intrinsic("fabs.", code.type, [x])
+    finite = code.compare("fcmp", "olt", size, code.special(INFINITY))
+    return code.select(finite, value, code.special(NAN))
+
+
+_TANH = [-929569 / 638512875, 21844 / 6081075, -1382 / 155925, 62 / 2835, -17 / 315, 2 / 15, -1 / 3]
 
 
 def _tanh(code: _Math, x: Value) -> Value:
-    size = code.intrinsic("fabs.", F, [x])
-    power = _exp2(code, code.binary("fmul", size, _f(-2 / math.log(2))))
-    big = code.binary(
-        "fdiv", code.binary("fsub", _f(1.0), power), code.binary("fadd", _f(1.0), power)
-    )
+    size = code.intrinsic("fabs.", code.type, [x])
+    power = _exp2(code, code.binary("fmul", size, code.real(-2 / math.log(2))))
+    one = code.real(1.0)
+    big = code.binary("fdiv", code.binary("fsub", one, power), code.binary("fadd", one, power))
     square = code.binary("fmul", x, x)
-    series = code.polynomial(square, [-17 / 315, 2 / 15, -1 / 3])
+    series = code.polynomial(square, _TANH if code.form is DOUBLE else _TANH[3:])
     small = code.fma(code.binary("fmul", size, square), series, size)
-    value = code.select(code.compare("fcmp", "olt", size, _f(0.1)), small, big)
-    value = code.intrinsic("copysign.", F, [value, x])
+    value = code.select(code.compare("fcmp", "olt", size, code.real(0.15)), small, big)
+    value = code.intrinsic("copysign.", code.type, [value, x])
     return code.select(code.compare("fcmp", "uno", x, x), x, value)
 
 
-BODIES = {
+BODIES: dict[str, Callable[[_Math, Value], Value]] = {
     "ex2": _exp2,
     "lg2": _log2,
     "sin": lambda code, x: _sin_cos(code, x, 0),
@@ -140,10 +196,14 @@ BODIES = {
 
 
 @cache
-def routine(name: str) -> Routine:
-    """The special function `name` of 32 floats."""
-    code = _Math()
-    result = BODIES[name](code, Value(F, "%x"))
+def routine(name: str, element: str = "float") -> Routine:
+    """The special function `name` of 32 floats or doubles."""
+    code = _Math(SINGLE if element == "float" else DOUBLE)
+    result = BODIES[name](code, Value(code.type, "%x"))
     body = "\n".join(code.lines)
-    text = f"define fastcc {F} @vm_{name}({F} %x) #0 noinline {{\n{body}\n  ret {result}\n}}"
-    return Routine(f"vm_{name}", F, (F,), text)
+    full = f"vm_{name}_{element}"
+    text = (
+        f"define fastcc {code.type} @{full}({code.type} %x) #0 noinline {{\n"
+        f"{body}\n  ret {result}\n}}"
+    )
+    return Routine(full, code.type, (code.type,), text)

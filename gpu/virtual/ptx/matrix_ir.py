@@ -41,7 +41,7 @@ _PER_REGISTER = {"f16": 2, "bf16": 2, "tf32": 1, "s8": 4, "u8": 4}
 
 
 def shape(opcode: str) -> Shape:
-    """The variant named by a full opcode, e.g. `mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32`."""
+    """The variant that a full opcode names: shape, then types of D, A, B and C."""
     parts = opcode.split(".")
     tile = next((p for p in parts if p.startswith("m16n8k")), "")
     types = [p for p in parts if p in {"f16", "bf16", "tf32", "f32", "s8", "u8", "s32"}]

@@ -39,9 +39,10 @@ class Memory(Convert):
 
     def arguments(self, site: SiteInfo, where: Value, mask: Value) -> list[Value]:
         """What every access routine takes first."""
-        return [CTX, self._segment(site), where, mask, Value("i32", str(site.number))]
+        return [CTX, self.segment(site), where, mask, Value("i32", str(site.number))]
 
-    def _segment(self, site: SiteInfo) -> Value:
+    def segment(self, site: SiteInfo) -> Value:
+        """Where the site's cached segment is."""
         offset = ctx.CACHE_SLOTS * site.number
         return self.code.emit("ptr", f"getelementptr i64, ptr %cache, i64 {offset}")
 

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 (LLVM's text form has long lines)
 """Routines for warp-wide memory access: find the buffer, check the bounds, move the bytes.
 
 Every routine takes the context, the site's cached segment, 32 addresses and the mask of active

@@ -69,6 +69,8 @@ def _entry(worker: Registers) -> list[str]:
         f"  store i32 {ctx.FUEL}, ptr %fuel",
         "  %floor = alloca i32",
     ]
+    if worker.wide_rows:
+        head.append(f"  %wide = alloca [{LANES * worker.wide_rows} x double], align 64")
     if worker.counted:
         head.append(
             load_pointers(

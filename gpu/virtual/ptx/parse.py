@@ -1,9 +1,10 @@
-"""PTX text to instructions. Grammar: NVIDIA, PTX ISA 8.8, chapter 4 (syntax) and 9 (instructions)."""
+"""PTX text to instructions. Grammar: NVIDIA, PTX ISA 8.8, chapters 4 (syntax) and 9."""
 
 from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from kopt.gpu.errors import Unsupported
@@ -143,12 +144,9 @@ def parse(text: str, name: str) -> Entry:
     """The entry `name` of a PTX module. Raises `Unsupported` for syntax it does not know."""
     files = {int(n): path for n, path, _ in _FILE.findall(text)}
     clean = re.sub(r"//[^\n]*|/\*.*?\*/", " ", text, flags=re.DOTALL)
-    module_shared = [
-        m
-        for m in re.finditer(
-            r"^[ \t]*(?:\.(?:extern|visible|weak)\s+)*(\.shared[^;]*);", clean, re.M
-        )
-    ]
+    module_shared = list(
+        re.finditer(r"^[ \t]*(?:\.(?:extern|visible|weak)\s+)*(\.shared[^;]*);", clean, re.M)
+    )
     head = re.search(rf"\.entry\s+{re.escape(name)}\s*\(([^)]*)\)([^{{]*)\{{", clean)
     if head is None:
         raise Unsupported(f"the PTX has no entry '{name}'")
@@ -370,7 +368,7 @@ def _lines(text: str) -> list[str]:
 
 
 class _Operands:
-    def __init__(self, text: str, resolve: object) -> None:
+    def __init__(self, text: str, resolve: Callable[[str], Operand]) -> None:
         self.tokens: list[tuple[str, str]] = []
         self.resolve = resolve
         position = 0
@@ -433,8 +431,7 @@ class _Operands:
             return Imm(_integer(text))
         if text == "_":
             return Symbol("_")
-        operand = self.resolve(text)  # type: ignore[operator]
-        return operand  # type: ignore[no-any-return]
+        return self.resolve(text)
 
 
 def _integer(text: str) -> int:

@@ -45,6 +45,11 @@ class SiteInfo:
     bytes_per_lane: int
 
 
+def parent(register: str) -> str:
+    """The PTX register that a register belongs to: `wide` arithmetic adds some, named `%r1#0`."""
+    return register.partition("#")[0]
+
+
 class Registers:
     """Reads and writes of operands; base of the translator."""
 
@@ -74,7 +79,7 @@ class Registers:
         return f"i{WIDTHS[self.entry.registers[register]]}"
 
     def is_uniform(self, register: str) -> bool:
-        return register in self.flow.uniform
+        return parent(register) in self.flow.uniform
 
     def type_of(self, register: str) -> str:
         element = self.element(register)
@@ -83,7 +88,7 @@ class Registers:
     def slot(self, register: str) -> str:
         if register not in self.slots:
             self.slots[register] = f"%reg{len(self.slots)}"
-            if self.flow.divergent and register not in self.flow.local:
+            if self.flow.divergent and parent(register) not in self.flow.local:
                 self.kept[register] = self.state_bytes
                 self.state_bytes += -(-self.bytes_of(register) // 64) * 64
         return self.slots[register]
@@ -92,6 +97,11 @@ class Registers:
         """Size of a register of the whole warp in memory."""
         bits = WIDTHS[self.entry.registers[register]]
         return max(bits // 8, 4) if self.is_uniform(register) or bits == 1 else bits // 8 * LANES
+
+    @property
+    def wide_rows(self) -> int:
+        """Rows of 32 doubles that `wide` arithmetic needs on the stack."""
+        return 0
 
     # Context -----------------------------------------------------------------
 

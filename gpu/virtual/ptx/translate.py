@@ -12,10 +12,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kopt.gpu.virtual.ptx import context as ctx
-from kopt.gpu.virtual.ptx.flow import Block, Flow, analyse, may_spin
+from kopt.gpu.virtual.ptx.flow import Block, Flow, may_spin
 from kopt.gpu.virtual.ptx.ir import Routine, Value, constant, lanes
 from kopt.gpu.virtual.ptx.module import module
-from kopt.gpu.virtual.ptx.parse import Entry, Imm, Instruction, parse
+from kopt.gpu.virtual.ptx.parse import Entry, Imm, Instruction
 from kopt.gpu.virtual.ptx.registers import SiteInfo
 from kopt.gpu.virtual.ptx.warp import Warp
 
@@ -282,22 +282,19 @@ def _ordered(flow: Flow) -> bool:
     return False
 
 
-def translate(ptx: str, name: str, counted: bool) -> Translation:
-    """The LLVM module for the entry `name`. Raises `Unsupported` with the opcode's name."""
-    entry = parse(ptx, name)
-    flow = analyse(entry)
-    worker = Translator(entry, flow, counted)
+def translation(worker: Translator) -> Translation:
+    """The LLVM module that `worker` writes. Raises `Unsupported` with the opcode's name."""
     worker.translate()
     return Translation(
         module(worker, worker.resumes()),
         tuple(worker.code.routines.values()),
-        entry,
-        flow,
+        worker.entry,
+        worker.flow,
         worker.sites,
         worker.selects,
         worker.guarded,
         worker.edges,
         worker.state_bytes,
         worker.local_stride,
-        _ordered(flow),
+        _ordered(worker.flow),
     )

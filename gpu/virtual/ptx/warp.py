@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from kopt.gpu.errors import Unsupported
 from kopt.gpu.virtual.ptx.ir import LANES, Value, constant, lanes, per_lane
 from kopt.gpu.virtual.ptx.matrix import Matrix
@@ -12,25 +14,27 @@ class Warp(Matrix):
     """Shuffles, votes and reductions over a warp."""
 
     def op_shfl(self, i: Instruction) -> None:
-        code = self.code
-        mode = i.parts[2] if i.parts[1] == "sync" else i.parts[1]
         both = len(i.operands) == 6
-        value_op, amount_op, clamp_op = i.operands[2:5] if both else i.operands[1:4]
-        value = self.read(value_op, 32, vector=True)
+        move, good = self.shuffle(i)
         mask = self.guard(i)
-        if isinstance(amount_op, Imm) and isinstance(clamp_op, Imm):
-            picks, inside = _shuffle(mode, amount_op.bits & 31, clamp_op.bits)
-            result = code.shuffle(value, picks)
-            good = per_lane("i1", [int(x) for x in inside])
-        else:
-            result, good = self._dynamic_shuffle(mode, value, amount_op, clamp_op)
+        result = move(self.read(i.operands[2 if both else 1], 32, vector=True))
         self.write(i.operands[0], result, mask)
         if both:
             self.write(i.operands[1], good, mask)
 
+    def shuffle(self, i: Instruction) -> tuple[Callable[[Value], Value], Value]:
+        """How `shfl` moves 32 values, and in which lanes its source lane is in range."""
+        mode = i.parts[2] if i.parts[1] == "sync" else i.parts[1]
+        amount, clamp = i.operands[3:5] if len(i.operands) == 6 else i.operands[2:4]
+        if isinstance(amount, Imm) and isinstance(clamp, Imm):
+            picks, inside = _shuffle(mode, amount.bits & 31, clamp.bits)
+            good = per_lane("i1", [int(x) for x in inside])
+            return lambda value: self.code.shuffle(value, picks), good
+        return self._dynamic_shuffle(mode, amount, clamp)
+
     def _dynamic_shuffle(
-        self, mode: str, value: Value, amount_op: Operand, clamp_op: Operand
-    ) -> tuple[Value, Value]:
+        self, mode: str, amount_op: Operand, clamp_op: Operand
+    ) -> tuple[Callable[[Value], Value], Value]:
         code = self.code
         word = lanes("i32")
         amount = code.binary("and", self.read(amount_op, 32, vector=True), constant(word, 31))
@@ -57,14 +61,18 @@ class Warp(Matrix):
                 raise Unsupported(f"the virtual GPU does not execute shfl.{mode}")
             inside = code.compare("icmp", "sle", target, high)
         picked = code.select(inside, target, lane)
+        return lambda value: self._pick(value, picked), inside
+
+    def _pick(self, value: Value, picked: Value) -> Value:
+        """Lane `picked[i]` of the value for each lane i."""
+        code = self.code
+        bits = value.element[1:]
         code.raw(f"store {value}, ptr %scratch, align 64")
-        pointers = code.emit(lanes("ptr"), f"getelementptr i32, ptr %scratch, {picked}")
-        result = code.call(
-            "llvm.masked.gather.v32i32.v32p0",
-            word,
-            [pointers, Value("i32", "4"), constant(lanes("i1"), "true"), constant(word, 0)],
-        )
-        return result, inside
+        pointers = code.emit(lanes("ptr"), f"getelementptr {value.element}, ptr %scratch, {picked}")
+        alignment = Value("i32", str(int(bits) // 8))
+        every = constant(lanes("i1"), "true")
+        arguments = [pointers, alignment, every, constant(value.type, 0)]
+        return code.call(f"llvm.masked.gather.v32i{bits}.v32p0", value.type, arguments)
 
     def op_vote(self, i: Instruction) -> None:
         code = self.code
