@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,6 +26,10 @@ def _load(folder: Path, request: Answer) -> tuple[ModuleType, Path]:
     from kopt.gpu.virtual.record import load_module
 
     file = Path(str(request["file"]))
+    extra = request.get("search_path")
+    for item in extra if isinstance(extra, list) else []:
+        if str(item) not in sys.path:
+            sys.path.append(str(item))
     sidecar = request.get("sidecar")
     _stage(folder, "import")
     return load_module(file, Path(str(sidecar)) if sidecar else None), file
@@ -37,6 +42,8 @@ def inspect(folder: Path, request: Answer) -> Answer:
     inputs are left in `inputs/<position>`; the answer has the bytes and the tree of each, or the
     reason why this workload has none (`refused`).
     """
+    import torch
+
     from kopt.gpu.virtual.active import executable, virtual_gpu
     from kopt.gpu.virtual.record import function
     from kopt.gpu.virtual.values import flatten
@@ -47,6 +54,7 @@ def inspect(folder: Path, request: Answer) -> Answer:
     with virtual_gpu(executable(str(request["gpu"])).name, counted=False) as gpu:
         module, file = _load(folder, request)
         make = function(module, "make_inputs", file)
+        torch.manual_seed(int(str(request.get("seed", 0))))
         for position, workload in enumerate(workloads):
             assert isinstance(workload, dict)
             params = workload["params"]
@@ -81,30 +89,46 @@ def _device_leaves(tree: Json) -> list[Json]:
 
 
 def record(folder: Path, request: Answer) -> Answer:
-    """Run the entry on the given inputs; leave `trace/` and `outputs/`.
+    """Run the entry on each case's inputs; leave `<name>/trace` and `<name>/outputs`.
 
-    Request: `file`, `sidecar`, `entry`, `gpu`, `inputs`.
+    Request: `file`, `sidecar`, `search_path`, `entry`, `gpu`, and `cases`, a list of `{"name", "inputs",
+    "optional"}`. The answer has one row a case; an optional case that the entry refuses says why in
+    `refused`.
     """
     from kopt.gpu.virtual.active import virtual_gpu
     from kopt.gpu.virtual.record import function
     from kopt.gpu.virtual.record import record as run
 
+    cases = request["cases"]
+    assert isinstance(cases, list)
+    rows: list[Json] = []
     with virtual_gpu(str(request["gpu"]), counted=False) as gpu:
         module, file = _load(folder, request)
         entry = function(module, str(request["entry"]), file)
-        inputs = tensor_io.load(Path(str(request["inputs"])))
-        _stage(folder, "entry")
-        done = run(gpu, entry, inputs)
-    trace_io.save(done.trace, folder / "trace", done.blobs)
-    tensor_io.save(done.outputs, folder / "outputs")
-    return {"launches": len(done.trace.kernels), "events": len(done.trace.events)}
+        for case in cases:
+            assert isinstance(case, dict)
+            inputs = tensor_io.load(Path(str(case["inputs"])))
+            _stage(folder, "entry")
+            try:
+                done = run(gpu, entry, inputs)
+            except Exception as error:
+                if not case.get("optional"):
+                    raise
+                rows.append({"refused": f"{type(error).__name__}: {error}"[:300]})
+                continue
+            place = folder / str(case["name"])
+            trace_io.save(done.trace, place / "trace", done.blobs)
+            tensor_io.save(done.outputs, place / "outputs")
+            rows.append({"events": len(done.trace.events)})
+            del done, inputs
+    return {"cases": rows}
 
 
 def reference(folder: Path, request: Answer) -> Answer:
-    """Run a PyTorch function on the inputs as host tensors; leave `outputs/`.
+    """Run a PyTorch function on each case's inputs as host tensors; leave `<name>/outputs`.
 
-    Request: `file`, `sidecar`, `entry`, `inputs`, and `dtype`: `float64` raises every floating-point
-    input to fp64 first, null keeps them.
+    Request: as of `record`; a case has `dtype` too: `float64` raises every floating-point input to
+    fp64 first, null keeps them.
     """
     import torch
 
@@ -115,17 +139,28 @@ def reference(folder: Path, request: Answer) -> Answer:
 
     module, file = _load_on_gpu(folder, request)
     entry = function(module, str(request["entry"]), file)
-    inputs = tensor_io.load(Path(str(request["inputs"])))
-    nowhere = VirtualGPU(load_spec(str(request["gpu"])))
-    value, _ = unflatten(inputs, nowhere)
-    if request.get("dtype") == "float64":
-        value = _raised(value, torch.float64)
-    _stage(folder, "reference")
-    with torch.no_grad():
-        result = call(entry, value)
-    outputs, _ = flatten(result, VirtualGPU(load_spec(str(request["gpu"]))), "the reference's result")
-    tensor_io.save(outputs, folder / "outputs")
-    return {}
+    cases = request["cases"]
+    assert isinstance(cases, list)
+    spec = load_spec(str(request["gpu"]))
+    rows: list[Json] = []
+    for case in cases:
+        assert isinstance(case, dict)
+        value, _ = unflatten(tensor_io.load(Path(str(case["inputs"]))), VirtualGPU(spec))
+        if case.get("dtype") == "float64":
+            value = _raised(value, torch.float64)
+        _stage(folder, "reference")
+        try:
+            with torch.no_grad():
+                result = call(entry, value)
+        except Exception as error:
+            if not case.get("optional"):
+                raise
+            rows.append({"refused": f"{type(error).__name__}: {error}"[:300]})
+            continue
+        outputs, _ = flatten(result, VirtualGPU(spec), "the reference's result")
+        tensor_io.save(outputs, folder / str(case["name"]) / "outputs")
+        rows.append({})
+    return {"cases": rows}
 
 
 def _load_on_gpu(folder: Path, request: Answer) -> tuple[ModuleType, Path]:

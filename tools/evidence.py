@@ -126,7 +126,10 @@ def passes(launch: LaunchFacts) -> dict[str, tuple[float, list[Site]]]:
         for site in sites:
             key = (site.file, site.line)
             lines[key] = lines.get(key, 0) + site.sectors
-        found[name] = (sum(lines.values()) / max(1, *lines.values(), 1), sites)
+        most = max(lines.values())
+        # A line that asks for single elements is no pass.
+        telling = [s for s in sites if 20 * lines[s.file, s.line] > most]
+        found[name] = (sum(lines.values()) / max(1, most), telling)
     return found
 
 

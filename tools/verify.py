@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from kopt.gpu.counters import Finding
 from kopt.gpu.facts import CallFacts
-from kopt.gpu.tensor_io import Tensors, raw_view
-from kopt.gpu.trace import HostCopy, Json, Launch, Operator, PointerArg, TensorRef, Trace
+from kopt.gpu.tensor_io import ITEM_BYTES, Tensors, raw_view
+from kopt.gpu.trace import Alloc, HostCopy, Json, Launch, Operator, PointerArg, TensorRef, Trace
 from kopt.sandbox.protocol import Outcome, OutcomeStatus
 from kopt.tools.comparison import Judgement, compare
 from kopt.tools.floats import FORMATS, TF32, is_float, rounded, values_of
@@ -324,8 +324,11 @@ def copied_outputs(original: Trace, candidate: Trace) -> list[int]:
 def _sources(trace: Trace) -> list[frozenset[str]]:
     """For each output, whether inputs and host copies lead to it through the recorded work."""
     known: dict[int, set[str]] = {t.buffer: {"input"} for t in trace.inputs}
+    sizes: dict[int, int] = {}
     for event in trace.events:
-        if isinstance(event, HostCopy):
+        if isinstance(event, Alloc):
+            sizes[event.buffer] = event.nbytes
+        elif isinstance(event, HostCopy):
             known[event.buffer] = {"host"}
         elif isinstance(event, Launch):
             named = [a.buffer for a in event.args if isinstance(a, PointerArg)]
@@ -333,11 +336,22 @@ def _sources(trace: Trace) -> list[frozenset[str]]:
             for buffer in named:
                 known[buffer] = set(joined)
         elif isinstance(event, Operator):
-            read = _buffers([event.args, dict(event.kwargs)])
+            replaces = _replaces_all(event, sizes)
+            read = _buffers([event.args[1:] if replaces else event.args, dict(event.kwargs)])
             joined = set().union(*(known.get(b, set()) for b in read))
             for output in event.outputs:
-                known[output.buffer] = joined | known.get(output.buffer, set())
+                kept = set() if replaces else known.get(output.buffer, set())
+                known[output.buffer] = joined | kept
     return [frozenset(known.get(t.buffer, set())) for t in trace.outputs]
+
+
+def _replaces_all(event: Operator, sizes: dict[int, int]) -> bool:
+    """Whether an operator overwrites its first argument's whole buffer without reading it."""
+    if not re.search(r"\b(copy_|fill_|zero_)\b", event.name) or not event.outputs:
+        return False
+    target = event.outputs[0]
+    nbytes = int(np.prod(target.shape, dtype=np.int64)) * ITEM_BYTES.get(target.dtype, 0)
+    return nbytes == sizes.get(target.buffer)
 
 
 def _buffers(tree: Json) -> list[int]:
