@@ -24,7 +24,7 @@ from kopt.gpu.occupancy import resident_ctas
 from kopt.gpu.spec import DeviceSpec
 from kopt.gpu.trace import Kernel
 
-_VERSION = "3"
+_VERSION = "4"
 """Of what is stored; a change makes every stored entry stale."""
 TIMEOUT_S = 120
 
@@ -80,7 +80,8 @@ def _assembled(kernel: Kernel, spec: DeviceSpec) -> Assembled:
     """From the user's cache, else from the tools. The key covers the tools and the latencies."""
     latencies = (spec.l1_latency_cycles, spec.l2_latency_cycles, spec.dram_latency_cycles,
                  spec.shared_latency_cycles)  # fmt: skip
-    text = f"{_VERSION}|{_tool('ptxas').stat().st_size}|{spec.arch}|{latencies}|{kernel.ptx}"
+    text = f"{_VERSION}|{_tool('ptxas').stat().st_size}|{spec.arch}|{latencies}|{kernel.name}"
+    text += f"|{kernel.ptx}"
     key = hashlib.sha256(text.encode()).hexdigest()
     stored = cache_folder() / "cubin" / key[:2] / f"{key}.json"
     with suppress(OSError, ValueError, TypeError, KeyError):
@@ -104,7 +105,8 @@ def assemble(ptx: str, name: str, spec: DeviceSpec) -> Assembled:
     with tempfile.TemporaryDirectory(prefix="kopt-") as folder:
         source, target = Path(folder) / "kernel.ptx", Path(folder) / "kernel.cubin"
         source.write_text(ptx, encoding="utf-8")
-        report = _run("ptxas", "-v", f"--gpu-name={spec.arch}", str(source), "-o", str(target))
+        options = ("-v", f"--gpu-name={spec.arch}", f"--entry={name}", "-o", str(target))
+        report = _run("ptxas", *options, str(source))
         if report.returncode:
             raise AssemblyError(f"ptxas refuses {name}: {report.stderr.strip()[:500]}")
         listed = _run("cuobjdump", "-sass", str(target))

@@ -37,10 +37,10 @@ _LSU = {
 }  # fmt: skip
 _TENSOR = {"HMMA", "IMMA", "DMMA", "HGMMA", "IGMMA", "QGMMA", "BMMA"}
 ANCHORS = {
-    "LDG", "STG", "LDS", "STS", "LDSM", "LDGSTS", "ATOM", "ATOMG", "ATOMS", "RED", "LD", "ST",
-    "BAR", "SHFL",
+    "LDG", "STG", "LDSM", "LDGSTS", "ATOM", "ATOMG", "ATOMS", "RED", "LD", "ST", "BAR", "SHFL",
 } | _TENSOR  # fmt: skip
-"""Instructions that ptxas makes one for one from PTX, so that dynamic PTX counts hold for them."""
+"""Instructions that ptxas makes one for one from PTX, so that dynamic PTX counts hold for them.
+Shared loads are not among them: it joins neighbouring ones."""
 
 _LATENCY_CLASS = {
     "LDG": "global", "LD": "global", "LDL": "l1", "ATOM": "global", "ATOMG": "global",
