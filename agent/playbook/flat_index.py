@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kopt.agent.playbook.base import KernelEvidence
-from kopt.agent.playbook.index import Address, Indices
+from kopt.agent.playbook.index import Address, Indices, launch_value
 from kopt.agent.playbook.polynomial import ONE, Polynomial, Symbol, quotient, remainder
 from kopt.agent.playbook.ttir import Module, Operation
 
@@ -39,7 +39,7 @@ class FlatIndex:
     """Position of the digit that the scattered accesses walk with unit stride; the first digit is
     the one of the contiguous accesses."""
     total: Polynomial
-    """`index < total` is the mask of every access."""
+    """`index < total` is the mask of every access; a multiple of the radices in this launch."""
     scattered: tuple[Operation, ...]
 
     def digit(self, position: int) -> Polynomial:
@@ -47,9 +47,9 @@ class FlatIndex:
         return self.digits[position].of(self.index)
 
     @property
-    def count(self) -> Polynomial | None:
-        """How many values the topmost digit takes, if the total is a multiple of the radices."""
-        return self.total.over(self.digits[-1].stride)
+    def count(self) -> Polynomial:
+        """How many values the topmost digit takes."""
+        return quotient(self.total, self.digits[-1].stride)
 
 
 def flat_index(kernel: KernelEvidence) -> FlatIndex | None:
@@ -72,6 +72,9 @@ def flat_index(kernel: KernelEvidence) -> FlatIndex | None:
     total = _total(indices, [op for op, _ in accesses], index)
     digits = _digits([a.offset for _, a in accesses], index)
     if total is None or digits is None:
+        return None
+    length, row = (launch_value(kernel, v) for v in (total, digits[-1].stride))
+    if not length or not row or length % row:
         return None
     steps = [(op, _steps(a.offset, index, digits)) for op, a in accesses]
     others = set()

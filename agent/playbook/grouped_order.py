@@ -14,13 +14,12 @@ import libcst as cst
 import libcst.matchers as m
 
 from kopt.agent.playbook.base import CallEvidence, KernelEvidence, Proposal
-from kopt.agent.playbook.index import Indices
+from kopt.agent.playbook.index import Indices, launch_value
 from kopt.agent.playbook.inline import inlined
-from kopt.agent.playbook.loops import argument_value
 from kopt.agent.playbook.polynomial import Polynomial, Symbol, program
-from kopt.agent.playbook.reading import Reading, assigned_names, is_jitted, nodes, read
+from kopt.agent.playbook.reading import Reading, assigned_names, free_name, is_jitted, nodes, read
 from kopt.agent.playbook.signature import constexpr, function_with, parameters
-from kopt.agent.playbook.source import Source, fresh_name, names_read, target_name
+from kopt.agent.playbook.source import Source, names_read, target_name
 from kopt.agent.playbook.ttir import Module, Operation
 from kopt.tools.models import Effect
 
@@ -212,7 +211,7 @@ def _order(
         inner = _symbol(one.inner[0])
         assert inner is not None
         axis = int(inner.name)
-        width = _number(kernel, one.inner[1])
+        width = launch_value(kernel, one.inner[1])
         if width is None or grid[axis] % width or width < 2 or grid[axis] < 2 * width:
             return None
         slow_is_rows = one.kind == "quotient"
@@ -223,17 +222,6 @@ def _order(
     return TileOrder(*pair, axis, *lengths, width or 1)
 
 
-def _number(kernel: KernelEvidence, value: Polynomial) -> int | None:
-    """What a polynomial of arguments was in this launch."""
-    numbers: dict[Symbol, Polynomial] = {}
-    for symbol in value.symbols():
-        if symbol.kind == "argument":
-            number = argument_value(kernel, symbol.name)
-            if number is not None:
-                numbers[symbol] = Polynomial.constant(number)
-    return value.replace(numbers).number
-
-
 # Writing -----------------------------------------------------------------------------------
 
 
@@ -242,7 +230,7 @@ def _written(text: str, kernel: KernelEvidence, order: TileOrder, size: int) -> 
     reading = read(source, kernel.kernel)
     if reading is None or not is_jitted(reading.function):
         return None
-    group = fresh_name("GROUP", source.module)
+    group = free_name("GROUP", reading.function)
     if order.axis is None:
         counts = [f"tl.num_programs({axis})" for axis in (1, 0)]
     else:
@@ -346,8 +334,8 @@ def _from_the_top(
     if order.axis is not None:
         return None
     names = {
-        order.slow: fresh_name("tile_row", reading.source.module),
-        order.fast: fresh_name("tile_column", reading.source.module),
+        order.slow: free_name("tile_row", reading.function),
+        order.fast: free_name("tile_column", reading.function),
     }
     head: list[cst.BaseStatement] = []
     while statements and m.matches(

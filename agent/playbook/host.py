@@ -29,7 +29,7 @@ def _grid_value(source: Source, site: Site) -> cst.BaseExpression | None:
     if not isinstance(subscript, cst.Subscript):
         return None
     indices = [e.slice.value for e in subscript.slice if isinstance(e.slice, cst.Index)]
-    if len(indices) != 1:
+    if len(indices) != 1 or isinstance(subscript.slice[0].comma, cst.Comma):
         return cst.Tuple([cst.Element(i) for i in indices]) if indices else None
     value = indices[0]
     if isinstance(value, cst.Name):
@@ -72,7 +72,8 @@ def grid_changes(
     subscript = site.call.func
     assert isinstance(subscript, cst.Subscript)
     index = subscript.slice[0].slice
-    if len(subscript.slice) == 1 and isinstance(index, cst.Index):
+    bare = isinstance(subscript.slice[0].comma, cst.Comma)
+    if len(subscript.slice) == 1 and isinstance(index, cst.Index) and not bare:
         value = index.value
         if isinstance(value, cst.Name):
             assigned = source.assigned(value.value, site.function)

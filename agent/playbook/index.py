@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from kopt.agent.playbook.base import KernelEvidence
+from kopt.agent.playbook.loops import argument_value
 from kopt.agent.playbook.polynomial import (
     ZERO,
     Polynomial,
@@ -185,6 +188,22 @@ class Indices:
                 position = loop.carried.index(name)
                 return [loop.initial[position], *loop.yields[position : position + 1]]
         return []
+
+
+def launch_value(
+    kernel: KernelEvidence, value: Polynomial, programs: Mapping[int, int] | None = None
+) -> int | None:
+    """What a value was in a launch, for given program ids by axis; None where that is unknown."""
+    numbers: dict[Symbol, Polynomial] = {}
+    for symbol in set(value.symbols()):
+        number: int | None = None
+        if symbol.kind == "argument":
+            number = argument_value(kernel, symbol.name)
+        elif symbol.kind == "program" and programs is not None:
+            number = programs.get(int(symbol.name))
+        if number is not None:
+            numbers[symbol] = Polynomial.constant(number)
+    return value.replace(numbers).number
 
 
 def _attribute(operation: Operation, name: str) -> int:

@@ -14,13 +14,12 @@ import libcst as cst
 import libcst.matchers as m
 
 from kopt.agent.playbook.base import CallEvidence, KernelEvidence, Proposal
-from kopt.agent.playbook.index import Comparison, Indices
+from kopt.agent.playbook.index import Comparison, Indices, launch_value
 from kopt.agent.playbook.inert import Inert
 from kopt.agent.playbook.inline import inlined
-from kopt.agent.playbook.loops import argument_value
 from kopt.agent.playbook.polynomial import ONE, ZERO, Polynomial, Symbol, bounds, span
-from kopt.agent.playbook.reading import Reading, assigned_names, read
-from kopt.agent.playbook.source import Source, fresh_name, names_read
+from kopt.agent.playbook.reading import Reading, assigned_names, free_name, read
+from kopt.agent.playbook.source import Source, names_read
 from kopt.agent.playbook.tidy import tidied
 from kopt.agent.playbook.ttir import Loop, Operation
 from kopt.tools.models import Effect
@@ -198,37 +197,20 @@ def _share(
     """The share of the launch's tiles that are masked as a whole."""
     limit = reach(rest)
     axes = {int(s.name) for s in limit.symbols() if s.kind == "program"}
-    numbers = [
-        _evaluated(kernel, indices.value(v), {}) for v in (loop.lower, loop.upper, loop.step)
-    ]
+    numbers = [launch_value(kernel, indices.value(v)) for v in (loop.lower, loop.upper, loop.step)]
     if len(axes) != 1 or None in numbers:
         return None
     lower, upper, step = (int(n or 0) for n in numbers)
     (axis,) = axes
     total = masked = 0
     for program in range(kernel.event.grid[axis]):
-        bound = _evaluated(kernel, limit, {axis: program})
+        bound = launch_value(kernel, limit, {axis: program})
         if bound is None or step <= 0:
             return None
         tiles = range(lower, upper, step)
         total += len(tiles)
         masked += sum(factor * i + bound < 0 for i in tiles)
     return masked / total if total else None
-
-
-def _evaluated(kernel: KernelEvidence, value: Polynomial, programs: dict[int, int]) -> int | None:
-    numbers: dict[Symbol, Polynomial] = {}
-    for symbol in set(value.symbols()):
-        number: int | None = None
-        if symbol.kind == "argument":
-            number = argument_value(kernel, symbol.name)
-        elif symbol.kind == "program":
-            number = programs.get(int(symbol.name))
-        if number is None and not symbol.inner:
-            return None
-        if number is not None:
-            numbers[symbol] = Polynomial.constant(number)
-    return value.replace(numbers).number
 
 
 def _inert(indices: Indices, edge: Edge, masked: dict[str, str]) -> bool:
@@ -300,7 +282,7 @@ class _Bounds:
             return False
         position = 0 if len(self.args) == 1 else 1
         old = self.source.code(self.args[position])
-        name = fresh_name("end", self.source.module)
+        name = free_name("end", self.reading.function)
         self._add(
             "# Tiles beyond the last one that this program sees are masked as a whole.",
             f"{name} = tl.minimum({old}, {text})",
@@ -324,7 +306,7 @@ class _Bounds:
         if text is None:
             return False
         width = self.source.code(self.args[2])
-        name = fresh_name("begin", self.source.module)
+        name = free_name("begin", self.reading.function)
         self._add(
             "# Tiles before the first one that this program sees are masked as a whole.",
             f"{name} = tl.maximum({text}, 0) // {width} * {width}",

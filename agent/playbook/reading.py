@@ -23,7 +23,7 @@ from kopt.agent.playbook.polynomial import (
     remainder,
     span,
 )
-from kopt.agent.playbook.source import Source
+from kopt.agent.playbook.source import Source, names_read
 from kopt.gpu.trace import Kernel
 
 Value = Polynomial | tuple["Value", ...] | None
@@ -90,6 +90,15 @@ def _targets(node: cst.BaseExpression) -> list[str]:
     if isinstance(node, cst.Tuple | cst.List):
         return [name for e in node.elements for name in _targets(e.value)]
     return []
+
+
+def free_name(wanted: str, *scopes: cst.CSTNode) -> str:
+    """A variable name that these functions do not use."""
+    used = {n for scope in scopes for n in names_read(scope)}
+    name, number = wanted, 2
+    while name in used:
+        name, number = f"{wanted}_{number}", number + 1
+    return name
 
 
 @dataclass

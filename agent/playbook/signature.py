@@ -155,3 +155,20 @@ def call_with(call: cst.Call, args: Sequence[cst.Arg], text: str, indent: str) -
 def parameters(function: cst.FunctionDef) -> list[cst.Param]:
     """All parameters in order."""
     return [*function.params.params, *function.params.kwonly_params]
+
+
+def with_number(
+    params: Sequence[cst.Param], args: Sequence[cst.Arg], name: str, value: str
+) -> tuple[list[cst.Param], list[cst.Arg]]:
+    """A kernel's parameters and a launch's arguments with one more number before the constexprs."""
+    place = next(
+        (i for i, p in enumerate(params) if p.annotation is not None or p.default is not None),
+        len(params),
+    )
+    expression = cst.parse_expression(value)
+    positional = sum(a.keyword is None for a in args)
+    if place <= positional:
+        new = [*args[:place], cst.Arg(expression), *args[place:]]
+    else:
+        new = [*args, keyword(name, expression)]
+    return [*params[:place], cst.Param(cst.Name(name)), *params[place:]], new

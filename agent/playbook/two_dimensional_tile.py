@@ -16,9 +16,9 @@ from kopt.agent.playbook.flat_index import FlatIndex, flat_index
 from kopt.agent.playbook.host import ceiling, on_host, relaunched
 from kopt.agent.playbook.inline import inlined
 from kopt.agent.playbook.polynomial import Polynomial
-from kopt.agent.playbook.reading import Reading, Value, is_jitted, read
-from kopt.agent.playbook.signature import constexpr, function_with, keyword, parameters
-from kopt.agent.playbook.source import Source, fresh_name, names_read
+from kopt.agent.playbook.reading import Reading, Value, free_name, is_jitted, read
+from kopt.agent.playbook.signature import constexpr, function_with, keyword, parameters, with_number
+from kopt.agent.playbook.source import Source, names_read
 from kopt.agent.playbook.tidy import tidied
 from kopt.agent.playbook.ttir import Operation
 from kopt.gpu.counters import Site
@@ -117,6 +117,11 @@ class _Writer:
         self.edge = edge
         self.site = source.sites(reading.function.name.value)[0]
         self.names = self._names()
+        exact = flat.total.over(flat.digits[-1].stride)
+        # A number of its own, so that the compiler learns whether it is a multiple of 16.
+        self.count_name = (
+            free_name(f"n_{self.names[-1]}s", reading.function) if exact is None else None
+        )
 
     def _names(self) -> list[str]:
         """A variable for each digit: the one that holds it, or a new one."""
@@ -126,7 +131,7 @@ class _Writer:
             value = self.flat.digit(position)
             held = [n.value for n in self.reading.expressions(value) if isinstance(n, cst.Name)]
             wanted = usual[position] if position < len(usual) else f"digit_{position}"
-            found.append(held[0] if held else fresh_name(wanted, self.source.module))
+            found.append(held[0] if held else free_name(wanted, self.reading.function))
         return found
 
     def write(self) -> str | None:
@@ -142,11 +147,6 @@ class _Writer:
         before = names_read(function.body)
         gone = {p.name.value for p in known if p.name.value in before - used}
         kept = [p for p in known if p.name.value not in gone]
-        changed = function_with(
-            function.with_changes(body=function.body.with_changes(body=body)),
-            [*kept, constexpr(other, known), constexpr(first, known)],
-            self.source.module.code,
-        )
         grid = self._grid()
         if grid is None:
             return None
@@ -156,7 +156,14 @@ class _Writer:
             for position, arg in enumerate(self.site.call.args)
             if (arg.keyword.value if arg.keyword else names[position]) not in gone
         ]
+        if self.count_name is not None and self.count_name in used:
+            kept, args = with_number(kept, args, self.count_name, str(self._host_count()))
         args += [keyword(name, str(self.edge)) for name in (other, first)]
+        changed = function_with(
+            function.with_changes(body=function.body.with_changes(body=body)),
+            [*kept, constexpr(other, known), constexpr(first, known)],
+            self.source.module.code,
+        )
         return self.source.replace(
             [(function, changed), *relaunched(self.source, self.site, grid, args)]
         )
@@ -204,7 +211,7 @@ class _Writer:
         held = [
             n.value for n in self.reading.expressions(self.flat.index) if isinstance(n, cst.Name)
         ]
-        return held[0] if held else fresh_name("index", self.source.module)
+        return held[0] if held else free_name("index", self.reading.function)
 
     def _defines(self, statement: cst.BaseStatement, values: set[Polynomial]) -> bool:
         """Whether a statement does nothing but name the index or its digits."""
@@ -235,7 +242,7 @@ class _Writer:
             def on_leave(self, original_node, updated_node):  # type: ignore[no-untyped-def]
                 if isinstance(original_node, cst.Comparison) and writer._is_mask(original_node):
                     writer.masks += 1
-                    return writer._mask(original_node, updated_node)
+                    return writer._mask(original_node)
                 if isinstance(original_node, cst.BaseExpression) and not isinstance(
                     original_node, cst.Name
                 ):
@@ -268,20 +275,13 @@ class _Writer:
         sides = [node.left, *(t.comparator for t in node.comparisons)]
         return any(self.reading.value(s) == self.flat.index for s in sides)
 
-    def _mask(self, node: cst.Comparison, updated: cst.Comparison) -> cst.BaseExpression:
+    def _mask(self, node: cst.Comparison) -> cst.BaseExpression:
         """The bounds of both tiled digits."""
         parts = []
-        top = len(self.flat.digits) - 1
-        bound = self._text(self.flat.count) if self.flat.count is not None else None
         for position in sorted({self.flat.other, 0}, reverse=True):
-            radix = self.flat.digits[position].radix
-            limit = self._text(radix) if radix is not None else bound
+            limit = self._limit(position)
             if limit is not None:
                 parts.append(f"({self.names[position]} < {limit})")
-        if self.flat.other != top or bound is None:
-            plain = self.source.code(node.with_changes(lpar=(), rpar=()))
-            if self.flat.other == top:
-                parts.insert(0, f"({plain})")
         text = " & ".join(parts)
         parent = self.source.parent(node)
         alone = isinstance(parent, cst.Assign | cst.Arg)
@@ -304,7 +304,7 @@ class _Writer:
         rest = self._rest()
         left = "tl.program_id(2)"
         if len(rest) > 1:
-            left = fresh_name("slab", self.source.module)
+            left = free_name("slab", self.reading.function)
             lines.append(f"{left} = tl.program_id(2)")
         for number, position in enumerate(rest):
             radix = self.flat.digits[position].radix
@@ -327,10 +327,8 @@ class _Writer:
                 inner = text if text.isidentifier() else f"({text})"
                 text = f"{inner} * {_factor(limit)} + {self.names[position]}"
             lines.append(f"{index_name} = {text}")
-        for position in range(len(self.flat.digits)):
-            radix = self.flat.digits[position].radix
-            if radix is not None and self._text(radix) is None:
-                return None
+        if any(self._limit(position) is None for position in range(len(self.flat.digits))):
+            return None
         lines[0] = (
             "# A tile is contiguous along both dimensions, so loads and stores use whole sectors.\n"
             + lines[0]
@@ -353,31 +351,40 @@ class _Writer:
     def _grid(self) -> list[str] | None:
         """Host expressions for the new grid."""
         limits = []
-        for digit in self.flat.digits:
-            limit = self._text(digit.radix) if digit.radix is not None else self._host_count()
+        for position in range(len(self.flat.digits)):
+            limit = self._limit(position)
             if limit is None:
                 return None
-            limits.append(limit if digit.radix is None else on_host(self.source, self.site, limit))
-        if any(limit is None for limit in limits):
-            return None
+            text = (
+                self._host_count()
+                if limit == self.count_name
+                else on_host(self.source, self.site, limit)
+            )
+            if text is None:
+                return None
+            limits.append(text)
         grid = ["", ""]
         for position, axis in self._axes().items():
-            grid[axis] = ceiling(self.source, str(limits[position]), str(self.edge))
-        rest = [str(limits[k]) for k in self._rest()]
+            grid[axis] = ceiling(self.source, limits[position], str(self.edge))
+        rest = [limits[k] for k in self._rest()]
         if rest:
-            grid.append(" * ".join(_factor(r) for r in rest))
+            grid.append(rest[0] if len(rest) == 1 else " * ".join(_factor(r) for r in rest))
         return grid
+
+    def _limit(self, position: int) -> str | None:
+        """How many values a digit takes, as the kernel writes it."""
+        radix = self.flat.digits[position].radix
+        if radix is not None:
+            return self._text(radix)
+        exact = self.flat.total.over(self.flat.digits[-1].stride)
+        return self._text(exact) if exact is not None else self.count_name
 
     def _host_count(self) -> str | None:
         """How many values the topmost digit takes, on the host."""
-        if self.flat.count is not None:
-            text = self._text(self.flat.count)
-            return on_host(self.source, self.site, text) if text is not None else None
-        total = self._text(self.flat.total)
-        below = self._text(self.flat.digits[-1].stride)
-        if total is None or below is None:
+        total, row = self._text(self.flat.total), self._text(self.flat.digits[-1].stride)
+        if total is None or row is None:
             return None
-        one, two = (on_host(self.source, self.site, t) for t in (total, below))
+        one, two = (on_host(self.source, self.site, t) for t in (total, row))
         return f"{_factor(one)} // {_factor(two)}" if one and two else None
 
     def _text(self, value: Polynomial) -> str | None:

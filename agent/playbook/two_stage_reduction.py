@@ -18,9 +18,9 @@ from kopt.agent.playbook.host import grid, relaunched
 from kopt.agent.playbook.index import Address, Indices
 from kopt.agent.playbook.inline import inlined
 from kopt.agent.playbook.polynomial import Polynomial, argument, bounds, program
-from kopt.agent.playbook.reading import Reading, assigned_names, is_jitted, read
-from kopt.agent.playbook.signature import function_with, keyword, parameters
-from kopt.agent.playbook.source import Site, Source, fresh_name, names_read, target_name
+from kopt.agent.playbook.reading import Reading, assigned_names, free_name, is_jitted, read
+from kopt.agent.playbook.signature import function_with, parameters, with_number
+from kopt.agent.playbook.source import Site, Source, names_read, target_name
 from kopt.agent.playbook.tidy import tidied
 from kopt.agent.playbook.ttir import Operation
 from kopt.gpu.spec import DeviceSpec
@@ -151,7 +151,14 @@ def _programs(spec: DeviceSpec, kernel: KernelEvidence, axis: int) -> int:
     return 1 << max(0, round(math.log2(max(1.0, resident / others))))
 
 
-_DTYPES = {"f32": "float32", "f64": "float64", "f16": "float32", "bf16": "float32", "i32": "int32", "i64": "int64"}  # fmt: skip
+_DTYPES = {
+    "f16": "float32",
+    "bf16": "float32",
+    "f32": "float32",
+    "f64": "float64",
+    "i32": "int32",
+    "i64": "int64",
+}
 
 
 def _written(
@@ -194,16 +201,20 @@ class _Writer:
         loop = self._loop(variable, bound)
         assert isinstance(function.body, cst.IndentedBlock)
         body = [*self.before, *self.totals, loop, *self.after]
-        text = self.source.module.code
+        params, args = parameters(function), list(self.site.call.args)
+        if extra is not None:
+            params, args = with_number(params, args, extra, components[axis])
         changed = function_with(
             function.with_changes(body=function.body.with_changes(body=body)),
-            [*self._with_bound(extra)],
-            text,
+            params,
+            self.source.module.code,
         )
-        args = self._arguments(extra, components[axis]) if extra is not None else None
         components[axis] = f"min({components[axis]}, {self.programs})"
         return self.source.replace(
-            [(function, changed), *relaunched(self.source, self.site, components, args)]
+            [
+                (function, changed),
+                *relaunched(self.source, self.site, components, args if extra else None),
+            ]
         )
 
     # The loop variable -----------------------------------------------------------------
@@ -216,7 +227,7 @@ class _Writer:
         for node in self.reading.expressions(self._program()):
             if isinstance(node, cst.Name):
                 return node.value
-        return fresh_name("share", self.source.module)
+        return free_name("share", self.reading.function)
 
     def _bound(self, component: str, variable: str) -> tuple[str, str | None]:
         """The kernel's name for the former number of programs; a new parameter if it has none."""
@@ -226,31 +237,10 @@ class _Writer:
         known = names_read(self.reading.function)
         if component.isidentifier() and component not in known:
             return component, component
-        name = fresh_name(f"n_{variable}s" if variable != "pid" else "n_blocks", self.source.module)
-        return name, name
-
-    def _with_bound(self, extra: str | None) -> list[cst.Param]:
-        params = parameters(self.reading.function)
-        if extra is None:
-            return params
-        place = next(
-            (i for i, p in enumerate(params) if p.annotation is not None or p.default is not None),
-            len(params),
+        name = free_name(
+            f"n_{variable}s" if variable != "pid" else "n_blocks", self.reading.function
         )
-        return [*params[:place], cst.Param(cst.Name(extra)), *params[place:]]
-
-    def _arguments(self, extra: str, component: str) -> list[cst.Arg]:
-        """The launch's arguments with the former number of programs among them."""
-        names = [p.name.value for p in self._with_bound(extra)]
-        value = cst.parse_expression(component)
-        args = list(self.site.call.args)
-        positional = sum(a.keyword is None for a in args)
-        place = names.index(extra)
-        if place <= positional:
-            args.insert(place, cst.Arg(value))
-        else:
-            args.append(keyword(extra, value))
-        return args
+        return name, name
 
     # Sorting statements ----------------------------------------------------------------
 
@@ -358,11 +348,8 @@ class _Writer:
         assert isinstance(expression, cst.Expr)
         call = expression.value
         assert isinstance(call, cst.Call)
-        position = next(
-            (i for i, a in enumerate(call.args) if a.keyword is None and i == 1
-             or a.keyword is not None and a.keyword.value == "val"),
-            None,
-        )  # fmt: skip
+        named = [a.keyword.value if a.keyword is not None else None for a in call.args]
+        position = named.index("val") if "val" in named else 1 if len(named) > 1 else None
         start = self._zero(addition)
         if position is None or start is None:
             return False
@@ -371,7 +358,7 @@ class _Writer:
             return False
         stem = re.sub(r"(_ptr|_pointer)$", "", addition.address.base)
         several = len(self.contention.additions) > 1
-        name = fresh_name(f"{stem}_total" if several else "total", self.source.module)
+        name = free_name(f"{stem}_total" if several else "total", self.reading.function)
         self.totals.append(_statement(f"{name} = {start}"))
         value = call.args[position].value
         self.inside.append(
