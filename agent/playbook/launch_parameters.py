@@ -150,3 +150,11 @@ def _changes(kernel: KernelEvidence, knobs: list[Knob]) -> list[list[tuple[Knob,
             found.append([(tiles[0], grown[0]), (warps, grown[1])])
         found.append([(tiles[0], tiles[0].value * 4)])
     return [c for c in found if any(v != k.value for k, v in c)]
+
+
+def configuration(rationale: str) -> str:
+    """The `triton.Config` that a proposal's sentence describes."""
+    changes = re.findall(r"(\w+) \d+ to (\d+)", rationale)
+    tiles = ", ".join(f'"{n}": {v}' for n, v in changes if n not in {"num_warps", "num_stages"})
+    options = "".join(f", {n}={v}" for n, v in changes if n in {"num_warps", "num_stages"})
+    return f"triton.Config({{{tiles}}}{options})"

@@ -1,0 +1,1 @@
+"""Where rewrites come from, one module per source."""

@@ -1,0 +1,57 @@
+"""What the commands share: a GPU, a sandbox and a session for a target. Imports are lazy."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kopt.gpu.errors import UsageError
+from kopt.gpu.spec import DeviceSpec, list_specs, load_spec
+
+if TYPE_CHECKING:
+    from kopt.tools.models import Target
+    from kopt.tools.session import Session
+
+
+def device(name: str) -> DeviceSpec:
+    """The GPU to judge on. Raises `UsageError` for one whose code the virtual GPU does not run."""
+    spec = load_spec("a100" if name == "auto" else name)
+    if not spec.executes:
+        able = ", ".join(s.name for s in list_specs() if s.executes)
+        raise UsageError(
+            f"the virtual GPU does not execute code for {spec.marketing_name} yet",
+            f"choose one of: {able}",
+        )
+    return spec
+
+
+def open_session(
+    target: Target, spec: DeviceSpec, sandbox: str, secret: bytes, work: Path
+) -> Session:
+    """A session whose jobs live in `work`, an existing folder; close it."""
+    from kopt.sandbox import select
+    from kopt.tools.session import Session
+
+    chosen = select.get(sandbox, work)
+    chosen.start()
+    return Session(target, spec, chosen, work, secret)
+
+
+@contextlib.contextmanager
+def session(
+    path: Path, entry: str | None, gpu: str, sandbox: str, secret: bytes
+) -> Iterator[Session]:
+    """A session in a temporary folder, closed at the end."""
+    from kopt.tools.target import load_target
+
+    target = load_target(path, entry)
+    spec = device(gpu)
+    with tempfile.TemporaryDirectory(prefix="kopt-") as folder:
+        opened = open_session(target, spec, sandbox, secret, Path(folder))
+        try:
+            yield opened
+        finally:
+            opened.close()
