@@ -24,7 +24,7 @@ from kopt.gpu.trace import (
     Sync,
     TensorRef,
 )
-from kopt.gpu.virtual.executor import load_kernel
+from kopt.gpu.virtual.executor import Arithmetic, load_kernel
 from kopt.gpu.virtual.segments import FIRST_ADDRESS, Segment, next_address
 
 POISON = 0xFF
@@ -41,6 +41,8 @@ class Buffer:
     host: int
     alive: StorageWeakRef
     label: str = ""
+    shadow: int = 0
+    """Host address of the fp64 shadow, see `Segment.shadow`."""
 
 
 @dataclass(frozen=True)
@@ -215,6 +217,7 @@ def execute(
     buffers: dict[int, Buffer],
     *,
     counted: bool,
+    arithmetic: Arithmetic = "ieee",
 ) -> LaunchRecord:
     """Run one launch over the given buffers."""
     names: dict[int, str] = {}
@@ -232,9 +235,11 @@ def execute(
     # memory.
     ordered = sorted(buffers.values(), key=lambda b: (b.number not in names, b.number))
     segments = [
-        Segment(b.base, b.nbytes, b.host, names.get(b.number, b.label)) for b in ordered if b.nbytes
+        Segment(b.base, b.nbytes, b.host, names.get(b.number, b.label), b.shadow)
+        for b in ordered
+        if b.nbytes
     ]
-    loaded = load_kernel(kernel.ptx, kernel.name, counted=counted)
+    loaded = load_kernel(kernel.ptx, kernel.name, counted=counted, arithmetic=arithmetic)
     missing = len(loaded.translation.entry.params) - len(params)
     result = loaded.launch(
         grid, 32 * kernel.num_warps, kernel.shared_bytes, [*params, *[0] * missing], segments

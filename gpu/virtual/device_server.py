@@ -1,7 +1,8 @@
 """The device process: replays traces for the judge. JSON lines in, JSON lines out.
 
-A request is `{"id", "op": "replay", "trace", "inputs", "gpu", "outputs"}`; the answer has the
-call's facts, and the outputs are in the named folder.
+A request is `{"id", "op": "replay", "trace", "inputs", "gpu", "outputs", "counted", "arithmetic"}`;
+the answer has the call's facts, and the outputs are in the named folder. Inputs that the call changed
+are in `mutated` below it.
 """
 
 from __future__ import annotations
@@ -26,9 +27,16 @@ def _replay(request: dict[str, Any]) -> dict[str, Any]:
     trace = trace_io.load(folder)
     inputs = tensor_io.load(Path(request["inputs"]), memory_map=True)
     done = replay(
-        trace, folder, inputs, load_spec(request["gpu"]), counted=bool(request.get("counted", True))
+        trace,
+        folder,
+        inputs,
+        load_spec(request["gpu"]),
+        counted=bool(request.get("counted", True)),
+        arithmetic="wide" if request.get("arithmetic") == "wide" else "ieee",
     )
     tensor_io.save(done.outputs, Path(request["outputs"]))
+    if done.facts.mutated_inputs:
+        tensor_io.save(done.mutated, Path(request["outputs"]) / "mutated")
     return {"facts": facts_io.to_json(done.facts)}
 
 

@@ -24,6 +24,7 @@ from kopt.gpu.trace import (
     DeviceRead,
     Event,
     HostCopy,
+    Json,
     Launch,
     Operator,
     PointerArg,
@@ -32,8 +33,10 @@ from kopt.gpu.trace import (
     Trace,
 )
 from kopt.gpu.virtual.device import POISON, Buffer, execute
+from kopt.gpu.virtual.executor import Arithmetic
 from kopt.gpu.virtual.segments import FIRST_ADDRESS, next_address
 from kopt.gpu.virtual.values import view
+from kopt.gpu.virtual.wide_memory import WideMemory, is_wide
 
 U8 = NDArray[np.uint8]
 
@@ -43,7 +46,10 @@ class Replayed:
     """What a replay computed."""
 
     outputs: Tensors
+    """With `wide` arithmetic floats are contiguous fp64 tensors."""
     facts: CallFacts
+    mutated: Tensors
+    """What the inputs in `facts.mutated_inputs` hold after the call, in that order."""
 
 
 @dataclass
@@ -51,6 +57,7 @@ class _State:
     spec: DeviceSpec
     folder: Path
     counted: bool
+    wide: WideMemory | None
     memory: dict[int, U8] = field(default_factory=dict)
     tensors: dict[int, torch.Tensor] = field(default_factory=dict)
     bases: dict[int, int] = field(default_factory=dict)
@@ -67,9 +74,15 @@ class _State:
         if number in self.memory:
             raise UsageError(f"the trace allocates buffer {number} twice")
         self.memory[number] = data
+        if self.wide is not None:
+            self.wide.add(number, len(data))
         base = next_address(self.next, len(data))
         self.bases[number] = base
         self.next = base + max(len(data), 1)
+
+    def drop(self, number: int) -> None:
+        if self.memory.pop(number, None) is not None and self.wide is not None:
+            self.wide.drop(number)
 
     def tensor(self, ref: TensorRef) -> torch.Tensor:
         if ref.buffer not in self.memory:
@@ -79,11 +92,17 @@ class _State:
 
 
 def replay(
-    trace: Trace, folder: Path, inputs: Tensors, spec: DeviceSpec, *, counted: bool = True
+    trace: Trace,
+    folder: Path,
+    inputs: Tensors,
+    spec: DeviceSpec,
+    *,
+    counted: bool = True,
+    arithmetic: Arithmetic = "ieee",
 ) -> Replayed:
     """Run the trace's events over the inputs. Raises `UsageError` for a trace that is no trace,
     and `Unsupported` for device work that the virtual GPU does not execute."""
-    state = _State(spec, folder, counted)
+    state = _State(spec, folder, counted, WideMemory() if arithmetic == "wide" else None)
     device = [t for i, t in enumerate(inputs.tensors) if i in _device_positions(inputs)]
     if len(device) != len(trace.inputs):
         raise UsageError("the trace has other inputs than those given")
@@ -99,7 +118,7 @@ def replay(
         _step(state, trace, event, cache)
         for number in last.get(position, ()):
             if number not in originals:
-                state.memory.pop(number, None)
+                state.drop(number)
     mutated = tuple(
         position
         for position, ref in enumerate(trace.inputs)
@@ -119,7 +138,7 @@ def replay(
         input_bytes=input_bytes,
         output_bytes=sum(math.prod(t.shape) * ITEM_BYTES[t.dtype] for t in trace.outputs),
     )
-    return Replayed(outputs, facts)
+    return Replayed(outputs, facts, _contents(state, [trace.inputs[p] for p in mutated]))
 
 
 def _device_positions(inputs: Tensors) -> set[int]:
@@ -184,6 +203,8 @@ def _step(state: _State, trace: Trace, event: Event, cache: cachemodel.State) ->
         if event.buffer not in state.memory or len(data) != len(state.memory[event.buffer]):
             raise UsageError("the trace copies bytes that do not fit their buffer")
         state.memory[event.buffer][:] = data
+        if state.wide is not None:
+            state.wide.clear(event.buffer)
         state.host_bytes += event.nbytes
     elif isinstance(event, DeviceRead):
         state.read_bytes += event.nbytes
@@ -205,13 +226,25 @@ def _launch(state: _State, trace: Trace, event: Launch, cache: cachemodel.State)
         keep.append(tensor)
         storage = tensor.untyped_storage()
         buffers[number] = Buffer(
-            number, state.bases[number], len(data), data.ctypes.data, StorageWeakRef(storage)
+            number,
+            state.bases[number],
+            len(data),
+            data.ctypes.data,
+            StorageWeakRef(storage),
+            shadow=state.wide.address(number) if state.wide is not None else 0,
         )
     for arg in event.args:
         if isinstance(arg, PointerArg) and arg.buffer >= 0 and arg.buffer not in buffers:
             raise UsageError(f"the trace launches {kernel.name} on a buffer that is not there")
     facts = compiled.facts(kernel, state.spec)
-    record = execute(kernel, event.grid, event.args, buffers, counted=state.counted)
+    record = execute(
+        kernel,
+        event.grid,
+        event.args,
+        buffers,
+        counted=state.counted,
+        arithmetic="wide" if state.wide is not None else "ieee",
+    )
     state.findings.extend(record.findings)
     if record.counters is not None:
         traffic = cachemodel.traffic(record.counters, facts, state.spec, cache)
@@ -247,8 +280,12 @@ def _operator(state: _State, event: Operator) -> None:
         result = function(*args, **kwargs)
     results = [result] if isinstance(result, torch.Tensor) else list(result or [])
     targets = [state.tensor(ref) for ref in event.outputs]
-    for value, target in zip(results, targets, strict=False):
-        if isinstance(value, torch.Tensor) and value.data_ptr() != target.data_ptr():
+    for value, target, ref in zip(results, targets, event.outputs, strict=False):
+        if not isinstance(value, torch.Tensor) or value.data_ptr() == target.data_ptr():
+            continue
+        if state.wide is not None and is_wide(ref.dtype):
+            state.wide.write(ref, state.memory[ref.buffer], value)
+        else:
             target.copy_(value)
     written = sum(t.numel() * t.element_size() for t in targets)
     state.operators.append(
@@ -291,11 +328,16 @@ def _decode(state: _State, value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     if "tensor" in value:
-        return state.tensor(reference(value["tensor"]))
+        ref = reference(value["tensor"])
+        stored = state.tensor(ref)
+        if state.wide is not None and is_wide(ref.dtype):
+            return state.wide.read(ref, state.memory[ref.buffer])
+        return stored
     if "scalar" in value:
         return torch.tensor(value["scalar"], dtype=getattr(torch, str(value["dtype"])))
     if "dtype" in value:
-        return getattr(torch, str(value["dtype"]))
+        wide = state.wide is not None and is_wide(str(value["dtype"]))
+        return torch.float64 if wide else getattr(torch, str(value["dtype"]))
     if "device" in value:
         return torch.device("cpu")
     if "layout" in value:
@@ -309,6 +351,9 @@ def _decode(state: _State, value: Any) -> Any:
 
 def _outputs(state: _State, trace: Trace) -> Tensors:
     numbers = list(dict.fromkeys(t.buffer for t in trace.outputs))
+    if state.wide is not None and all(n in state.memory for n in numbers):
+        wide = state.wide.result(list(trace.outputs), state.memory)
+        return Tensors(trace.output_tree, wide.tensors, wide.storages)
     for number in numbers:
         if number not in state.memory:
             raise UsageError(f"the trace returns buffer {number}, which it never allocates")
@@ -320,3 +365,16 @@ def _outputs(state: _State, trace: Trace) -> Tensors:
     for tensor in tensors:
         check(tensor, storages)
     return Tensors(trace.output_tree, tensors, storages)
+
+
+def _contents(state: _State, refs: list[TensorRef]) -> Tensors:
+    """The given tensors with their contents."""
+    if state.wide is not None:
+        found = state.wide.result(refs, state.memory)
+    else:
+        numbers = list(dict.fromkeys(t.buffer for t in refs))
+        index = {number: i for i, number in enumerate(numbers)}
+        tensors = [TensorRef(index[t.buffer], t.dtype, t.shape, t.stride, t.offset) for t in refs]
+        found = Tensors(None, tensors, [state.memory[n] for n in numbers])
+    tree: list[Json] = [{"tensor": i} for i in range(len(refs))]
+    return Tensors(tree, found.tensors, found.storages)
