@@ -86,16 +86,17 @@ class Chain:
 def chains(call: CallEvidence, source: Source) -> list[Chain]:
     """The longest chains of launches in the call, each at most once."""
     found: list[Chain] = []
+    original = Source(call.source)
     positions = [i for i, e in enumerate(call.trace.events) if isinstance(e, Launch)]
     start = 0
     while start < len(call.launches):
-        first = stage(source, call.launches[start])
+        first = stage(source, original, call.launches[start])
         stages = [first] if first is not None else []
         handovers: list[Handover] = []
         end = start + 1
         while stages and end < len(call.launches):
             between = call.trace.events[positions[end - 1] + 1 : positions[end]]
-            following = stage(source, call.launches[end])
+            following = stage(source, original, call.launches[end])
             if following is None or not all(isinstance(e, Alloc) for e in between):
                 break
             links = _links(source, stages, following)
@@ -113,9 +114,12 @@ def chains(call: CallEvidence, source: Source) -> list[Chain]:
     return list(unique.values())
 
 
-def stage(source: Source, evidence: KernelEvidence) -> Stage | None:
-    """A launch with its accesses; None where some of them cannot be told."""
-    site = _site(source, evidence)
+def stage(source: Source, original: Source, evidence: KernelEvidence) -> Stage | None:
+    """A launch with its accesses; None where some of them cannot be told.
+
+    `original` is the file as it ran; `source` may have helpers written out.
+    """
+    site = _site(source, original, evidence)
     function = source.functions().get(evidence.kernel.name)
     if site is None or function is None or len(function.decorators) != 1:
         return None
@@ -149,18 +153,23 @@ def stage(source: Source, evidence: KernelEvidence) -> Stage | None:
     return made
 
 
-def _site(source: Source, evidence: KernelEvidence) -> Site | None:
+def _site(source: Source, original: Source, evidence: KernelEvidence) -> Site | None:
     """The launch in the source that was recorded."""
     found = re.search(r":(\d+)$", evidence.event.host_line)
     if found is None:
         return None
     line = int(found.group(1))
-    sites = [
-        s
-        for s in source.sites(evidence.kernel.name)
-        if source.line(s.call) <= line <= source.line(s.call) + source.code(s.call).count("\n")
+    name = evidence.kernel.name
+    places = [
+        position
+        for position, s in enumerate(original.sites(name))
+        if original.line(s.call)
+        <= line
+        <= original.line(s.call) + original.code(s.call).count("\n")
     ]
-    return sites[0] if len(sites) == 1 else None
+    # Writing helpers out moves lines, but no launches.
+    sites = source.sites(name)
+    return sites[places[0]] if len(places) == 1 and places[0] < len(sites) else None
 
 
 def _written_out(source: Source, node: cst.BaseExpression, function: str) -> cst.BaseExpression:
