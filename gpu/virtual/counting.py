@@ -14,7 +14,7 @@ from kopt.gpu.virtual.launch_context import Context
 from kopt.gpu.virtual.ptx import context as slot
 from kopt.gpu.virtual.ptx.classes import classify, flops
 from kopt.gpu.virtual.ptx.flow import is_barrier
-from kopt.gpu.virtual.ptx.parse import Imm
+from kopt.gpu.virtual.ptx.instruction import Imm
 from kopt.gpu.virtual.ptx.translate import Translation
 from kopt.gpu.virtual.segments import Segment
 

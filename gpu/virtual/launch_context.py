@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from kopt.gpu.counters import LINE_LOG
 from kopt.gpu.errors import Unsupported
 from kopt.gpu.virtual.ptx import context as slot
-from kopt.gpu.virtual.ptx.parse import WIDTHS, Param
+from kopt.gpu.virtual.ptx.instruction import WIDTHS
+from kopt.gpu.virtual.ptx.parse import Param
 from kopt.gpu.virtual.ptx.registers import LOCAL_WINDOW, SHARED_WINDOW
 from kopt.gpu.virtual.ptx.translate import Translation
 from kopt.gpu.virtual.segments import Segment

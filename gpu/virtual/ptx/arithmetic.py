@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from kopt.gpu.virtual.ptx.instruction import WIDTHS, Imm, Instruction, Operand
 from kopt.gpu.virtual.ptx.ir import FLOATS, Value, constant, lanes, width
 from kopt.gpu.virtual.ptx.math_ir import routine
-from kopt.gpu.virtual.ptx.parse import WIDTHS, Imm, Instruction, Operand
 from kopt.gpu.virtual.ptx.registers import Registers
 
 FLOAT_TYPES = {"f16", "bf16", "f32", "f64", "f16x2", "bf16x2"}

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from kopt.gpu.virtual.ptx import atomic_ir
+from kopt.gpu.virtual.ptx.instruction import WIDTHS, Instruction, Operand, Vector
 from kopt.gpu.virtual.ptx.ir import Value
 from kopt.gpu.virtual.ptx.memory import Memory
-from kopt.gpu.virtual.ptx.parse import WIDTHS, Instruction, Operand, Vector
 from kopt.gpu.virtual.ptx.registers import SiteInfo
 
 _OPERATIONS = ("add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kopt.gpu.counters import InstructionClass
-from kopt.gpu.virtual.ptx.parse import Instruction
+from kopt.gpu.virtual.ptx.instruction import Instruction
 
 _CLASS: dict[str, InstructionClass] = {
     "mma": "mma", "ldmatrix": "ldmatrix", "shfl": "shuffle", "vote": "vote", "redux": "vote",

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from kopt.gpu.virtual.ptx.arithmetic import Arithmetic
+from kopt.gpu.virtual.ptx.instruction import WIDTHS, Instruction, Reg, Vector
 from kopt.gpu.virtual.ptx.ir import FLOATS, Value, constant, lanes
-from kopt.gpu.virtual.ptx.parse import WIDTHS, Instruction, Reg, Vector
 
 _ROUND = {"rni": "roundeven.", "rzi": "trunc.", "rmi": "floor.", "rpi": "ceil."}
 _FLOAT = {"f16", "bf16", "f32", "f64"}

@@ -5,24 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from kopt.gpu.errors import Unsupported
-from kopt.gpu.virtual.ptx.parse import (
-    Address,
-    Entry,
+from kopt.gpu.virtual.ptx.instruction import (
     Imm,
     Instruction,
-    Operand,
     Reg,
     Special,
     Symbol,
-    Vector,
 )
-
-NO_DESTINATION = {
-    "st", "bra", "bar", "barrier", "ret", "exit", "red", "membar", "fence", "cp", "trap",
-    "prefetch", "prefetchu", "nanosleep", "griddepcontrol", "discard", "applypriority", "brkpt",
-    "pmevent",
-}  # fmt: skip
-"""First parts of opcodes whose operands are all sources."""
+from kopt.gpu.virtual.ptx.parse import Entry
 
 LANE_VARYING = {"shfl", "ldmatrix", "mma", "wmma", "atom", "match", "elect"}
 """Opcodes whose result may differ between lanes whatever their operands are."""
@@ -59,55 +49,6 @@ class Flow:
     """Registers that only one block uses, and never before it writes them."""
 
 
-def destinations(instruction: Instruction) -> list[Reg]:
-    """Registers that the instruction writes."""
-    parts = instruction.parts
-    if parts[0] in NO_DESTINATION and not instruction.opcode.startswith(
-        ("bar.red", "barrier.cta.red")
-    ):
-        return []
-    operands = list(instruction.operands)
-    first = [operands[0]] if operands else []
-    if parts[0] in {"setp", "shfl"} and len(operands) == (5 if parts[0] == "setp" else 6):
-        first = operands[:2]
-    if parts[0] == "setp" and len(operands) == 4 and not _has_boolean(parts):
-        first = operands[:2]
-    if parts[0] == "shfl" and len(operands) == 6:
-        first = operands[:2]
-    found: list[Reg] = []
-    for operand in first:
-        found.extend(_registers(operand))
-    return found
-
-
-def _has_boolean(parts: tuple[str, ...]) -> bool:
-    return any(p in {"and", "or", "xor"} for p in parts[1:])
-
-
-def sources(instruction: Instruction) -> list[Reg]:
-    """Registers that the instruction reads, its guard and address bases included."""
-    written = destinations(instruction)
-    found: list[Reg] = [instruction.guard] if instruction.guard else []
-    outputs = 0
-    for operand in instruction.operands:
-        if outputs >= len(written):
-            found.extend(_registers(operand))
-        outputs += len(_registers(operand)) or 1
-    if instruction.guard and written:
-        found.extend(written)
-    return found
-
-
-def _registers(operand: Operand) -> list[Reg]:
-    if isinstance(operand, Reg):
-        return [operand]
-    if isinstance(operand, Address) and isinstance(operand.base, Reg):
-        return [operand.base]
-    if isinstance(operand, Vector):
-        return [r for item in operand.items for r in _registers(item)]
-    return []
-
-
 def is_barrier(instruction: Instruction) -> bool:
     """A CTA-wide barrier at which a warp must wait for others."""
     return instruction.parts[0] in {"bar", "barrier"} and instruction.parts[1] != "warp"
@@ -138,7 +79,7 @@ def _local(blocks: list[Block], live: list[frozenset[str]]) -> frozenset[str]:
     homes: dict[str, set[int]] = {}
     for block in blocks:
         for instruction in block.instructions:
-            for register in (*destinations(instruction), *sources(instruction)):
+            for register in (*instruction.writes, *instruction.reads):
                 homes.setdefault(register.name, set()).add(block.index)
     return frozenset(
         name
@@ -199,7 +140,7 @@ def _uniform(entry: Entry, blocks: list[Block]) -> tuple[frozenset[str], bool]:
                 if _varies(instruction, varying) or (
                     entry.generic_local and _generic_load(instruction)
                 ):
-                    for register in destinations(instruction):
+                    for register in instruction.writes:
                         if register.name not in varying:
                             varying.add(register.name)
                             changed = True
@@ -216,7 +157,7 @@ def _uniform(entry: Entry, blocks: list[Block]) -> tuple[frozenset[str], bool]:
         # Under masks only what the first block alone defines is the same for all lanes for good.
         for block in blocks[1:]:
             for instruction in block.instructions:
-                varying.update(r.name for r in destinations(instruction))
+                varying.update(r.name for r in instruction.writes)
         if any(0 in block.successors for block in blocks):
             varying = everything
         else:
@@ -227,8 +168,8 @@ def _uniform(entry: Entry, blocks: list[Block]) -> tuple[frozenset[str], bool]:
 def _depends(block: Block, varying: set[str]) -> set[str]:
     grown = set(varying)
     for instruction in block.instructions:
-        if any(r.name in grown for r in sources(instruction)):
-            grown.update(r.name for r in destinations(instruction))
+        if any(r.name in grown for r in instruction.reads):
+            grown.update(r.name for r in instruction.writes)
     return grown
 
 
@@ -245,7 +186,7 @@ def _varies(instruction: Instruction, varying: set[str]) -> bool:
     for operand in instruction.operands:
         if isinstance(operand, Special) and operand.name.startswith(LANE_SPECIALS):
             return True
-    return any(r.name in varying for r in sources(instruction))
+    return any(r.name in varying for r in instruction.reads)
 
 
 def _generic_load(instruction: Instruction) -> bool:
@@ -271,8 +212,8 @@ def _live(blocks: list[Block]) -> list[frozenset[str]]:
         used: set[str] = set()
         defined: set[str] = set()
         for instruction in block.instructions:
-            used.update(r.name for r in sources(instruction) if r.name not in defined)
-            defined.update(r.name for r in destinations(instruction))
+            used.update(r.name for r in instruction.reads if r.name not in defined)
+            defined.update(r.name for r in instruction.writes)
         use.append(used)
         define.append(defined)
     live = [frozenset[str]() for _ in blocks]

@@ -49,15 +49,15 @@ def host() -> Cpu:
 
 
 @cache
-def _machine(cpu: Cpu) -> llvm.TargetMachine:
+def _machine(cpu: Cpu, level: int) -> llvm.TargetMachine:
     return llvm.Target.from_default_triple().create_target_machine(
-        cpu=cpu.name, features=cpu.features, opt=1, jit=True
+        cpu=cpu.name, features=cpu.features, opt=level, jit=True
     )
 
 
-def compile_text(text: str, cpu: Cpu) -> bytes:
-    """An object file for a module in LLVM's text form."""
-    machine = _machine(cpu)
+def compile_text(text: str, cpu: Cpu, level: int) -> bytes:
+    """An object file for a module in LLVM's text form; `level` is the code generator's effort."""
+    machine = _machine(cpu, level)
     module = llvm.parse_assembly(text)
     module.verify()
     options = llvm.create_pipeline_tuning_options(speed_level=1)
@@ -97,16 +97,16 @@ def _save(path: Path, body: bytes) -> None:
             raise
 
 
-def object_file(text: str, cpu: Cpu) -> tuple[bytes, bool]:
+def object_file(text: str, cpu: Cpu, level: int) -> tuple[bytes, bool]:
     """The module's object file, and whether it came from the disk."""
-    identity = f"{cpu.name} {cpu.features} {llvmlite.__version__} {llvm.llvm_version_info}"
+    identity = f"{level} {cpu.name} {cpu.features} {llvmlite.__version__} {llvm.llvm_version_info}"
     key = hashlib.sha256(f"{identity}\n{text}".encode()).hexdigest()
     path = cache_folder() / "ptx" / key[:2] / key
     keep = os.environ.get("KOPT_PTX_CACHE") != "off"
     body = _load(path) if keep else None
     if body is not None:
         return body, True
-    body = compile_text(text, cpu)
+    body = compile_text(text, cpu, level)
     if keep:
         _save(path, body)
     return body, False
@@ -131,7 +131,7 @@ def _closure(routines: Iterable[Routine]) -> list[Routine]:
 def _routine_object(routine: Routine, cpu: Cpu) -> bytes:
     declared = [other.declaration for other in routine.calls]
     text = "\n".join([*declared, masked_declarations(routine.text), routine.text, ATTRIBUTES])
-    return object_file(text, cpu)[0]
+    return object_file(text, cpu, 1)[0]
 
 
 def _provide(name: str) -> None:
@@ -148,15 +148,15 @@ def _provide(name: str) -> None:
 class Compiled:
     """Machine code of one module and of the routines it calls; keeps it alive."""
 
-    def __init__(self, text: str, routines: Iterable[Routine]) -> None:
+    def __init__(self, text: str, routines: Iterable[Routine], level: int = 1) -> None:
         cpu = host()
-        body, self.was_cached = object_file(text, cpu)
+        body, self.was_cached = object_file(text, cpu, level)
         bodies = [body, *(_routine_object(r, cpu) for r in _closure(routines))]
         known = set().union(*(defined(b) for b in bodies))
         for name in sorted(set().union(*(needed(b) for b in bodies)) - known):
             _provide(name)
         empty = llvm.parse_assembly("")
-        self._engine = llvm.create_mcjit_compiler(empty, _machine(cpu))
+        self._engine = llvm.create_mcjit_compiler(empty, _machine(cpu, level))
         for one in bodies:
             self._engine.add_object_file(llvm.ObjectFileRef.from_data(one))
         self._engine.finalize_object()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from kopt.gpu.virtual.ptx import matrix_ir
 from kopt.gpu.virtual.ptx.atomics import Atomics
+from kopt.gpu.virtual.ptx.instruction import Instruction
 from kopt.gpu.virtual.ptx.ir import Value, lanes
 from kopt.gpu.virtual.ptx.memory import items
-from kopt.gpu.virtual.ptx.parse import Instruction
 from kopt.gpu.virtual.ptx.registers import SiteInfo
 
 

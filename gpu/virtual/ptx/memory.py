@@ -6,8 +6,8 @@ from kopt.gpu.counters import KIND_ATOMIC, KIND_LOAD, KIND_LOAD_BYPASS_L1, KIND_
 from kopt.gpu.virtual.ptx import context as ctx
 from kopt.gpu.virtual.ptx import counting_ir, memory_ir
 from kopt.gpu.virtual.ptx.convert import Convert
+from kopt.gpu.virtual.ptx.instruction import WIDTHS, Address, Instruction, Operand, Symbol, Vector
 from kopt.gpu.virtual.ptx.ir import Value, constant, lanes
-from kopt.gpu.virtual.ptx.parse import WIDTHS, Address, Instruction, Operand, Symbol, Vector
 from kopt.gpu.virtual.ptx.registers import SiteInfo, SiteKind, Space
 
 SPACES: tuple[Space, ...] = ("global", "shared", "local", "param", "const")

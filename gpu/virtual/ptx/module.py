@@ -50,17 +50,11 @@ def _entry(worker: Registers) -> list[str]:
     """The function's head: its stack slots."""
     head = [
         "define internal fastcc i32 @run_warp(ptr noalias %ctx, ptr noalias %cache,"
-        " ptr noalias %state, i32 %resume) #0 {",
+        " ptr %state, i32 %resume) #0 {",
         "entry:",
     ]
-    for register, name in worker.slots.items():
-        if register in worker.kept:
-            head.append(f"  {name} = getelementptr i8, ptr %state, i64 {worker.kept[register]}")
-        else:
-            type_ = worker.type_of(register)
-            head.append(f"  {name} = alloca {type_}, align 64")
-            # Reading a register before any write gives 0; PTX leaves it undefined.
-            head.append(f"  store {type_} zeroinitializer, ptr {name}, align 64")
+    for register, (name, offset) in worker.slots.items():
+        head.append(f"  {name} = getelementptr i8, ptr %state, i64 {offset} ; {register}")
     head += [
         f"  %carry = alloca {lanes('i1')}",
         f"  store {lanes('i1')} zeroinitializer, ptr %carry",
@@ -86,7 +80,7 @@ def _entry(worker: Registers) -> list[str]:
 
 def _start(worker: Registers, resumes: list[int]) -> list[str]:
     if not worker.flow.divergent:
-        cases = " ".join(f"i32 {b}, label %resume{b}" for b in resumes)
+        cases = " ".join(f"i32 {b}, label %b{b}" for b in resumes)
         return [f"  switch i32 %resume, label %b0 [ {cases} ]"]
     word, bits = lanes("i32"), lanes("i1")
     return [

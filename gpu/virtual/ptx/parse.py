@@ -8,78 +8,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from kopt.gpu.errors import Unsupported
-
-WIDTHS = {
-    "pred": 1, "b8": 8, "u8": 8, "s8": 8,
-    "b16": 16, "u16": 16, "s16": 16, "f16": 16, "bf16": 16,
-    "b32": 32, "u32": 32, "s32": 32, "f32": 32, "f16x2": 32, "bf16x2": 32, "tf32": 32,
-    "b64": 64, "u64": 64, "s64": 64, "f64": 64, "f32x2": 64, "b128": 128,
-}  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Reg:
-    """A virtual register."""
-
-    name: str
-
-
-@dataclass(frozen=True)
-class Imm:
-    """An immediate: an integer, or the bits of a float with `float_width` 32 or 64."""
-
-    bits: int
-    float_width: int = 0
-
-
-@dataclass(frozen=True)
-class Special:
-    """A read-only special register, e.g. `%tid.x`."""
-
-    name: str
-
-
-@dataclass(frozen=True)
-class Symbol:
-    """A label, a function or a variable in shared, local or constant space."""
-
-    name: str
-
-
-@dataclass(frozen=True)
-class Address:
-    """`[base + offset]`."""
-
-    base: Reg | Symbol | Imm
-    offset: int
-
-
-@dataclass(frozen=True)
-class Vector:
-    """`{a, b, …}`."""
-
-    items: tuple[Operand, ...]
-
-
-Operand = Reg | Imm | Special | Symbol | Address | Vector
-
-
-@dataclass(frozen=True)
-class Instruction:
-    """One PTX instruction; `guard` is its predicate register, `negated` for `@!%p`."""
-
-    index: int
-    opcode: str
-    operands: tuple[Operand, ...]
-    guard: Reg | None
-    negated: bool
-    file: str
-    line: int
-
-    @property
-    def parts(self) -> tuple[str, ...]:
-        """The opcode split at dots: `("ld", "global", "v4", "b32")`."""
-        return tuple(self.opcode.split("."))
+from kopt.gpu.virtual.ptx.instruction import (
+    WIDTHS,
+    Address,
+    Imm,
+    Instruction,
+    Operand,
+    Reg,
+    Special,
+    Symbol,
+    Vector,
+)
 
 
 @dataclass(frozen=True)
@@ -191,13 +130,10 @@ def _constant(entry: Entry, text: str) -> None:
 
 def _block(text: str, start: int) -> str:
     depth = 1
-    for position in range(start, len(text)):
-        if text[position] == "{":
-            depth += 1
-        elif text[position] == "}":
-            depth -= 1
-            if depth == 0:
-                return text[start:position]
+    for brace in re.finditer(r"[{}]", text[start:]):
+        depth += 1 if brace.group() == "{" else -1
+        if depth == 0:
+            return text[start : start + brace.start()]
     raise Unsupported("the PTX entry has no closing brace")
 
 

@@ -8,11 +8,9 @@ from typing import Literal
 from kopt.gpu.errors import Unsupported
 from kopt.gpu.virtual.ptx import context as slot
 from kopt.gpu.virtual.ptx.flow import Flow
-from kopt.gpu.virtual.ptx.ir import FLOATS, LANES, Code, Value, constant, lanes, per_lane, width
-from kopt.gpu.virtual.ptx.parse import (
+from kopt.gpu.virtual.ptx.instruction import (
     WIDTHS,
     Address,
-    Entry,
     Imm,
     Instruction,
     Operand,
@@ -21,6 +19,8 @@ from kopt.gpu.virtual.ptx.parse import (
     Symbol,
     Vector,
 )
+from kopt.gpu.virtual.ptx.ir import FLOATS, LANES, Code, Value, constant, lanes, per_lane, width
+from kopt.gpu.virtual.ptx.parse import Entry
 
 Space = Literal["global", "shared", "local", "param", "const"]
 SiteKind = Literal["load", "store", "atomic", "cp_async", "ldmatrix"]
@@ -58,17 +58,18 @@ class Registers:
         self.flow = flow
         self.counted = counted
         self.code = Code()
-        self.slots: dict[str, str] = {}
+        self.slots: dict[str, tuple[str, int]] = {}
+        """Registers that cross blocks: how the code names their place in the warp's state, and its
+        offset. The first 128 bytes hold the lanes' next blocks."""
         self.sites: list[SiteInfo] = []
         self.selects: list[Instruction] = []
         self.guarded: list[Instruction] = []
         """Predicated instructions that count their lanes."""
         self.edges: list[Instruction] = []
         """Conditional branches."""
-        self.kept: dict[str, int] = {}
-        """Masked code: registers that live in the warp's state, and where. Others are local to a
-        block."""
         self.state_bytes = 128
+        self._values: dict[str, Value] = {}
+        self._written: dict[str, None] = {}
         self.params = {p.name: p for p in entry.params}
         self.active: Value | None = None
         """Lanes that execute the current block, in masked code."""
@@ -87,11 +88,9 @@ class Registers:
 
     def slot(self, register: str) -> str:
         if register not in self.slots:
-            self.slots[register] = f"%reg{len(self.slots)}"
-            if self.flow.divergent and parent(register) not in self.flow.local:
-                self.kept[register] = self.state_bytes
-                self.state_bytes += -(-self.bytes_of(register) // 64) * 64
-        return self.slots[register]
+            self.slots[register] = f"%reg{len(self.slots)}", self.state_bytes
+            self.state_bytes += -(-self.bytes_of(register) // 64) * 64
+        return self.slots[register][0]
 
     def bytes_of(self, register: str) -> int:
         """Size of a register of the whole warp in memory."""
@@ -144,8 +143,7 @@ class Registers:
 
     def _read(self, operand: Operand, bits: int) -> Value:
         if isinstance(operand, Reg):
-            type_ = self.type_of(operand.name)
-            return self.code.emit(type_, f"load {type_}, ptr {self.slot(operand.name)}, align 64")
+            return self.current(operand.name)
         if isinstance(operand, Imm):
             number = operand.bits & ((1 << bits) - 1)
             if bits == 1:
@@ -220,6 +218,27 @@ class Registers:
             return code.binary("urem", linear, x) if self.entry.max_threads == 0 else linear
         rows = code.binary("udiv", linear, x)
         return code.binary("urem", rows, y) if axis == 1 else code.binary("udiv", rows, y)
+
+    def current(self, register: str) -> Value:
+        """What a register holds at this point of the block."""
+        if register not in self._values:
+            type_ = self.type_of(register)
+            loaded = self.code.emit(type_, f"load {type_}, ptr {self.slot(register)}, align 64")
+            self._values[register] = loaded
+        return self._values[register]
+
+    def begin_block(self) -> None:
+        """Forget what registers hold: another block may have come before."""
+        self._values = {}
+        self._written = {}
+
+    def flush(self) -> None:
+        """Store the registers that the block wrote and others may read."""
+        for name in self._written:
+            if parent(name) not in self.flow.local:
+                value = self._values[name]
+                self.code.raw(f"store {value}, ptr {self.slot(name)}, align 64")
+        self._written = {}
 
     def read_float(self, operand: Operand, bits: int, vector: bool) -> Value:
         """The operand as half, float or double; a float immediate is converted to `bits`."""
@@ -316,7 +335,6 @@ class Registers:
         if not isinstance(operand, Reg):
             raise Unsupported(f"PTX destination {operand}")
         code = self.code
-        type_ = self.type_of(operand.name)
         bits = WIDTHS[self.entry.registers[operand.name]]
         value = code.bits(value) if not value.element.startswith("i") else value
         have = width(value.type)
@@ -331,12 +349,16 @@ class Registers:
         if mask is self.active and self.is_uniform(operand.name):
             # Only the first block writes these, before any lane can have left.
             mask = None
+        if mask is self.active and parent(operand.name) in self.flow.local:
+            # Lanes that are off never look at it.
+            mask = None
         if mask is not None:
-            old = code.emit(type_, f"load {type_}, ptr {self.slot(operand.name)}, align 64")
+            old = self.current(operand.name)
             if mask.vector and not value.vector:
                 raise Unsupported(f"divergent write to uniform register {operand.name}")
             value = code.select(mask, value, old)
-        code.raw(f"store {value}, ptr {self.slot(operand.name)}, align 64")
+        self._values[operand.name] = value
+        self._written[operand.name] = None
 
     def unsupported(self, instruction: Instruction) -> Unsupported:
         return Unsupported(f"the virtual GPU does not execute {instruction.opcode}")

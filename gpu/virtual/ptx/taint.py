@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from kopt.gpu.virtual.ptx.flow import Flow, destinations, sources
-from kopt.gpu.virtual.ptx.parse import WIDTHS, Entry, Instruction
+from kopt.gpu.virtual.ptx.flow import Flow
+from kopt.gpu.virtual.ptx.instruction import WIDTHS, Instruction
+from kopt.gpu.virtual.ptx.parse import Entry
 
 FLOATS = {"f16", "bf16", "f32", "f64", "f16x2", "bf16x2", "tf32"}
 CARRY = {
@@ -28,7 +29,7 @@ def tainted(entry: Entry, flow: Flow) -> frozenset[str]:
             for i in block.instructions:
                 if not _taints(i, found):
                     continue
-                for register in destinations(i):
+                for register in i.writes:
                     if register.name not in found and _room(entry, register.name):
                         found.add(register.name)
                         changed = True
@@ -41,7 +42,7 @@ def _room(entry: Entry, register: str) -> bool:
 
 def _taints(i: Instruction, found: set[str]) -> bool:
     name, kind = i.parts[0], i.parts[-1]
-    fed = any(r.name in found for r in sources(i))
+    fed = any(r.name in found for r in i.reads)
     if name in {"ld", "ldu"}:
         return "param" not in i.parts
     if name in {"ldmatrix", "mma", "atom"}:
@@ -63,7 +64,7 @@ def single_registers(flow: Flow) -> frozenset[str]:
     links: list[list[str]] = []
     for block in flow.blocks:
         for i in block.instructions:
-            names = [r.name for r in (*destinations(i), *sources(i))]
+            names = [r.name for r in (*i.writes, *i.reads)]
             if i.parts[0] in {"mov", "selp", "shfl"} and i.parts[-1] == "b32":
                 links.append(names)
             elif i.parts[-1] == "f32" and i.parts[0] not in {"cvt", "ld", "st"}:

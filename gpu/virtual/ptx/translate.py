@@ -1,10 +1,11 @@
 """A PTX entry as the LLVM function `@run_warp`, with the CTA loop that calls it.
 
-`@run_warp(ctx, cache, state, resume)` runs one warp until a barrier, where it keeps the live
-registers in `state` and returns the block to resume at (plus `WAITING`), or to its end, where it
-returns -1. Code whose branches are all uniform needs no masks. Otherwise each lane has its own
-next block and the smallest one runs first (min-PC order), so that diverged lanes meet again at the
-earliest point; registers that cross blocks then live in `state`.
+`@run_warp(ctx, cache, state, resume)` runs one warp until a barrier, where it returns the block to
+resume at (plus `WAITING`), or to its end, where it returns -1. Registers are values in SSA form
+inside a block; those that cross blocks live in `state` (in SSA form throughout they compile two
+times slower and run no faster: there are more of them than a CPU has registers). Code whose
+branches are all uniform needs no masks. Otherwise each lane has its own next block and the smallest
+one runs first (min-PC order), so that diverged lanes meet again at the earliest point.
 """
 
 from __future__ import annotations
@@ -13,13 +14,16 @@ from dataclasses import dataclass
 
 from kopt.gpu.virtual.ptx import context as ctx
 from kopt.gpu.virtual.ptx.flow import Block, Flow, may_spin
+from kopt.gpu.virtual.ptx.instruction import Imm, Instruction
 from kopt.gpu.virtual.ptx.ir import Routine, Value, constant, lanes
 from kopt.gpu.virtual.ptx.module import module
-from kopt.gpu.virtual.ptx.parse import Entry, Imm, Instruction
+from kopt.gpu.virtual.ptx.parse import Entry
 from kopt.gpu.virtual.ptx.registers import SiteInfo
 from kopt.gpu.virtual.ptx.warp import Warp
 
 EXITED = 0x7FFFFFFF
+LONG = 400
+"""Instructions from which on compile time matters more than speed."""
 IGNORED = {
     "membar", "fence", "prefetch", "prefetchu", "nanosleep", "griddepcontrol", "discard",
     "applypriority", "pmevent",
@@ -43,6 +47,9 @@ class Translation:
     local_stride: int
     ordered: bool
     """Float atomics or atomics with results: CTAs must run one after the other."""
+    effort: int
+    """Of LLVM's code generator. Long kernels get 0: it halves their compile time, and the code runs
+    15 % slower."""
 
 
 class Translator(Warp):
@@ -52,9 +59,6 @@ class Translator(Warp):
         """Write the blocks of `@run_warp`."""
         for block in self.flow.blocks:
             self._block(block)
-        if not self.flow.divergent:
-            for index in self.resumes():
-                self._restore(index)
 
     # Blocks ------------------------------------------------------------------------------
 
@@ -68,10 +72,15 @@ class Translator(Warp):
             if self.active is not None:
                 count = code.intrinsic("ctpop.", "i32", [self.mask_bits(self.active)])
                 self.tally("%blocks", 2 * block.index + 1, code.cast("zext", count, "i64"))
-        for instruction in block.instructions:
-            self.instruction(block, instruction)
+        self.begin_block()
         last = block.instructions[-1].parts[0] if block.instructions else ""
-        if last not in {"bra", "ret", "exit", "trap"} and not block.ends_in_barrier:
+        ends = last in {"bra", "ret", "exit", "trap"} or block.ends_in_barrier
+        for instruction in block.instructions[: -1 if ends else None]:
+            self.instruction(block, instruction)
+        self.flush()
+        if ends:
+            self.instruction(block, block.instructions[-1])
+        else:
             self._go(block.index + 1)
 
     def instruction(self, block: Block, i: Instruction) -> None:
@@ -177,7 +186,6 @@ class Translator(Warp):
         empty = code.compare("icmp", "eq", left, Value("i32", "0"))
         code.raw(f"br {empty}, label %yield{block}, label %b{target}")
         code.label(f"yield{block}")
-        self._keep(target)
         code.raw(f"ret i32 {target}")
 
     def _exit(self, block: Block, i: Instruction) -> None:
@@ -209,68 +217,18 @@ class Translator(Warp):
             self._set_next(constant(lanes("i32"), EXITED if ended else after), self.active)
             self.code.raw(f"ret i32 {1 | ctx.WAITING}")
             return
-        if after < len(self.flow.blocks):
-            self._keep(after)
-        self.code.raw(f"ret i32 {after | ctx.WAITING}")
-
-    def _keep(self, block: int) -> None:
-        """Save the registers that are live at the start of a block."""
-        code = self.code
-        for name, offset in self._layout(block):
-            type_ = self.type_of(name)
-            value = code.emit(type_, f"load {type_}, ptr {self.slot(name)}, align 64")
-            pointer = code.emit("ptr", f"getelementptr i8, ptr %state, i64 {offset}")
-            if type_ == lanes("i1"):
-                value = code.emit("i32", f"bitcast {value} to i32")
-            elif type_ == "i1":
-                value = code.cast("zext", value, "i8")
-            code.raw(f"store {value}, {pointer}, align 4")
-
-    def _layout(self, block: int) -> list[tuple[str, int]]:
-        """Where each register that is live at the start of a block is saved."""
-        offset = 128
-        places = []
-        for parent in sorted(self.flow.live_in[block]):
-            for name in self.saved_with(parent):
-                places.append((name, offset))
-                offset += -(-self.bytes_of(name) // 64) * 64
-        self.state_bytes = max(self.state_bytes, offset)
-        return places
-
-    def saved_with(self, register: str) -> list[str]:
-        """The register and what belongs to it."""
-        return [register]
+        self.code.raw(f"ret i32 {after | ctx.WAITING if after < len(self.flow.blocks) else -1}")
 
     def resumes(self) -> list[int]:
         """Blocks at which a warp can be resumed after a barrier or a wait."""
-        after = {b.index + 1 for b in self.flow.blocks if b.ends_in_barrier}
+        last = len(self.flow.blocks)
+        after = {b.index + 1 for b in self.flow.blocks if b.ends_in_barrier and b.index + 1 < last}
         for b in self.flow.blocks:
             if b.instructions and b.instructions[-1].parts[0] == "bra":
                 target = b.successors[0]
                 if target <= b.index and may_spin(self.flow, target, b.index):
                     after.add(target)
         return sorted(after)
-
-    def _restore(self, block: int) -> None:
-        """Load what was saved before `block` and go there."""
-        code = self.code
-        code.label(f"resume{block}")
-        if block >= len(self.flow.blocks):
-            code.raw("ret i32 -1")
-            return
-        for name, offset in self._layout(block):
-            type_ = self.type_of(name)
-            pointer = code.emit("ptr", f"getelementptr i8, ptr %state, i64 {offset}")
-            if type_ == lanes("i1"):
-                raw = code.emit("i32", f"load i32, {pointer}, align 4")
-                value = code.emit(type_, f"bitcast {raw} to {type_}")
-            elif type_ == "i1":
-                raw = code.emit("i8", f"load i8, {pointer}, align 4")
-                value = code.cast("trunc", raw, "i1")
-            else:
-                value = code.emit(type_, f"load {type_}, {pointer}, align 4")
-            code.raw(f"store {value}, ptr {self.slot(name)}, align 64")
-        code.raw(f"br label %b{block}")
 
 
 def _ordered(flow: Flow) -> bool:
@@ -297,4 +255,5 @@ def translation(worker: Translator) -> Translation:
         worker.state_bytes,
         worker.local_stride,
         _ordered(worker.flow),
+        1 if sum(len(b.instructions) for b in worker.flow.blocks) < LONG else 0,
     )

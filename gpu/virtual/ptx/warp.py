@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kopt.gpu.errors import Unsupported
+from kopt.gpu.virtual.ptx.instruction import Imm, Instruction, Operand
 from kopt.gpu.virtual.ptx.ir import LANES, Value, constant, lanes, per_lane
 from kopt.gpu.virtual.ptx.matrix import Matrix
-from kopt.gpu.virtual.ptx.parse import Imm, Instruction, Operand
 
 
 class Warp(Matrix):

@@ -15,11 +15,12 @@ from dataclasses import dataclass
 
 from kopt.gpu.virtual.ptx import matrix_ir, wide_ir
 from kopt.gpu.virtual.ptx.arithmetic import COMPARE
-from kopt.gpu.virtual.ptx.flow import Block, Flow, destinations
+from kopt.gpu.virtual.ptx.flow import Block, Flow
+from kopt.gpu.virtual.ptx.instruction import WIDTHS, Imm, Instruction, Operand, Reg, Vector
 from kopt.gpu.virtual.ptx.ir import LANES, Value, constant, lanes, per_lane
 from kopt.gpu.virtual.ptx.math_ir import INFINITY, number
 from kopt.gpu.virtual.ptx.memory import CTX, items
-from kopt.gpu.virtual.ptx.parse import WIDTHS, Entry, Imm, Instruction, Operand, Reg, Vector
+from kopt.gpu.virtual.ptx.parse import Entry
 from kopt.gpu.virtual.ptx.registers import SiteInfo
 from kopt.gpu.virtual.ptx.taint import FLOATS, single_registers, slots, tainted
 from kopt.gpu.virtual.ptx.translate import Translator
@@ -70,12 +71,6 @@ class Wide(Translator):
             for k in range(slots(width)):
                 entry.registers[f"{name}#{k}"] = "pred" if width == 1 else "b64"
         self._magic = _rounding_constants(flow)
-
-    def saved_with(self, register: str) -> list[str]:
-        if register not in self.shadowed:
-            return [register]
-        count = slots(WIDTHS[self.entry.registers[register]])
-        return [register, *(f"{register}#{k}" for k in range(count))]
 
     # Shadows of registers ---------------------------------------------------------------------
 
@@ -133,7 +128,7 @@ class Wide(Translator):
             # Those write their shadows themselves, where they know the addresses.
             super().instruction(block, i)
             return
-        written = [r for r in destinations(i) if r.name in self.shadowed]
+        written = [r for r in i.writes if r.name in self.shadowed]
         if not written:
             super().instruction(block, i)
             return
@@ -696,7 +691,7 @@ def _rounding_constants(flow: Flow) -> frozenset[str]:
     magic = set()
     for block in flow.blocks:
         for i in block.instructions:
-            for register in destinations(i):
+            for register in i.writes:
                 written[register.name] = written.get(register.name, 0) + 1
             if i.parts[0] != "mov" or len(i.operands) != 2:
                 continue
