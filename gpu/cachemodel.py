@@ -35,7 +35,7 @@ from kopt.gpu.lru import I64, U8, Bools, Stays, first_in_stay, sectors_of_stays,
 from kopt.gpu.spec import DeviceSpec
 
 LINE_BYTES, SECTOR_BYTES = 128, 32
-MAX_ROWS = 1_000_000
+MAX_ROWS = 600_000
 """Rows that are simulated; a longer log is thinned to this."""
 _SM_BITS = 48
 """Line numbers are below 2**48; an SM's number goes above."""

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable
 from kopt.gpu.counters import Site
 from kopt.gpu.demand import needed_in_flight
 from kopt.gpu.facts import CallFacts, LaunchFacts
-from kopt.gpu.metrics import over_ideal
 from kopt.gpu.spec import DeviceSpec
 from kopt.gpu.speed_of_light import Compulsory, masked_share
 from kopt.gpu.timing import LaunchTime, Prediction
+from kopt.gpu.vocabulary import over_ideal
 
 MATRIX_FLOPS_PER_BYTE = 30
 """fp32 operations for each compulsory byte above which the work is a matrix product's."""
