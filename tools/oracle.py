@@ -22,6 +22,7 @@ from kopt.tools.device_client import Replay
 from kopt.tools.floats import is_float
 from kopt.tools.laws import AS_GIVEN
 from kopt.tools.models import Target
+from kopt.tools.noise import DRAWS, has_few_elements, perturbed, relative_change
 from kopt.tools.replayer import Replayer
 from kopt.tools.sandbox_jobs import TARGET_LIMITS, Jobs
 from kopt.tools.target import launches_kernels
@@ -43,6 +44,7 @@ the others. A long sum taken in sequence, by atomics for one, loses tens of roun
 PyTorch's tree of sums loses one, and the hardware's functions are approximations. The original's
 own error is the scale for candidates then."""
 _REFERENCE_LARGE_S = 60.0
+_NOISE_BYTES = 1 << 26
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,52 @@ class Oracle:
             found = self._triton_reference(cases)
         else:
             found = self._pytorch_reference(cases)
+        found |= self._with_noise(cases, found)
         return {name: self._checked(name, cases[name], truth) for name, truth in found.items()}
+
+    def _with_noise(
+        self, cases: dict[str, Learned], found: dict[str, Truth | str]
+    ) -> dict[str, Truth | str]:
+        """Truths of small outputs, told how far rounding the inputs moves them."""
+        few = {
+            name: truth
+            for name, truth in found.items()
+            if isinstance(truth, Truth)
+            and has_few_elements(cases[name].answer.outputs)
+            and tensor_io.load(cases[name].inputs, memory_map=True).nbytes <= _NOISE_BYTES
+        }
+        reference = self.target.reference
+        in_pytorch = reference is not None and not launches_kernels(self.target, reference)
+        rows: list[JsonValue] = []
+        drawn: dict[str, list[Tensors]] = {}
+        place = self.jobs.work / "inputs" / ".noise"
+        for name in few:
+            inputs = tensor_io.load(cases[name].inputs)
+            for draw in range(DRAWS):
+                changed = perturbed(inputs, draw, as_float64=in_pytorch)
+                folder = place / f"{len(rows)}"
+                tensor_io.save(changed, folder)
+                rows.append({"name": str(len(rows)), "inputs": str(folder), "dtype": "float64",
+                             "optional": True})  # fmt: skip
+                if not in_pytorch:
+                    wide = self.replayer.answer(cases[name].trace, folder, arithmetic="wide")
+                    if isinstance(wide, Answer) and _is_wide(wide.outputs):
+                        drawn.setdefault(name, []).append(wide.outputs)
+        if in_pytorch and rows:
+            request: dict[str, JsonValue] = {"entry": reference, "cases": rows}
+            folder, outcome = self.jobs.run("reference", request)
+            if outcome.status is OutcomeStatus.OK:
+                for position in range(len(rows)):
+                    answer = folder / str(position) / "outputs"
+                    if answer.exists():
+                        name = list(few)[position // DRAWS]
+                        drawn.setdefault(name, []).append(tensor_io.load(answer))
+            shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(place, ignore_errors=True)
+        return {
+            name: replace(few[name], noise=_largest_change(few[name].oracle, others))
+            for name, others in drawn.items()
+        }
 
     def _pytorch_reference(self, cases: dict[str, Learned]) -> dict[str, Truth | str]:
         sizes = {n: tensor_io.load(c.inputs, memory_map=True).nbytes for n, c in cases.items()}
@@ -209,8 +256,13 @@ def _unchecked(case: Learned, why: str = "") -> Truth:
         outputs,
         case.answer.mutated,
         floor,
-        (note + ": results are compared with the original's own",),
+        notes=(note + ": results are compared with the original's own",),
     )
+
+
+def _largest_change(truth: Tensors, others: list[Tensors]) -> tuple[float, ...]:
+    changes = [relative_change(truth, other) for other in others]
+    return tuple(max(column) for column in zip(*changes, strict=True))
 
 
 def _is_wide(outputs: Tensors) -> bool:

@@ -65,6 +65,11 @@ class Truth:
     mutated_oracle: Tensors | None = None
     floor: float = 0.0
     """Relative error that the task's own arithmetic may have besides rounding its output."""
+    noise: tuple[float, ...] = ()
+    """By output: its relative change when the inputs change by one rounding, where it was drawn.
+
+    Few elements say little about their typical error: the reference's may be small by chance.
+    """
     notes: tuple[str, ...] = field(default=())
 
 
@@ -182,7 +187,7 @@ def judge_outputs(
             _reference(truth, position, tensor.dtype),
             tensor.dtype,
             exact_law=law == EXACT,
-            floor=truth.floor,
+            floor=max(truth.floor, truth.noise[position] if truth.noise else 0.0),
             rows=rows.get(position) if rows else None,
             slack=slack,
         )
