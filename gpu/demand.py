@@ -62,10 +62,12 @@ def demand(spec: DeviceSpec, launch: LaunchFacts) -> Demand:
     compiled = launch.compiled
     issue = passes * compiled.straight.issue_cycles + trips * compiled.loop.issue_cycles
     traffic = launch.traffic
+    spilled = _spilled_bytes(launch, passes, trips)
+    to_l2, to_dram = _spill_misses(spec, launch)
     return Demand(
         sm_cycles=_sm_cycles(spec, launch, passes, trips),
-        l2_bytes=float(traffic.l2_read_bytes + traffic.l2_write_bytes),
-        dram_bytes=float(traffic.dram_read_bytes + traffic.dram_write_bytes),
+        l2_bytes=traffic.l2_read_bytes + traffic.l2_write_bytes + spilled * to_l2,
+        dram_bytes=traffic.dram_read_bytes + traffic.dram_write_bytes + spilled * to_dram,
         atomic_cycles=_atomic_cycles(spec, launch),
         path_issue_cycles=issue + CTA_START_CYCLES,
         path_wait_cycles=max(0.0, waiting - issue),
@@ -150,7 +152,7 @@ def _sm_cycles(
     shared = float(sum(s.wavefronts for s in counters.sites if s.space == "shared"))
     shared -= _joined_wavefronts(launch, ran("lds"))
     lines = float(launch.traffic.l1_wavefronts)
-    spilled = ran("ldl") + ran("stl")
+    spilled = _spilled_bytes(launch, passes, trips) / 128
     data = max((shared * 128 / spec.shared_bytes_per_cycle) + lines + spilled,
                32 * ran("pipe_lsu") / spec.lsu_lanes)  # fmt: skip
     whole = {
@@ -166,6 +168,31 @@ def _sm_cycles(
         "shared_memory" if shared >= lines else "l1_bandwidth": data,
     }
     return {name: cycles / spec.sms for name, cycles in whole.items() if cycles}
+
+
+def _spilled_bytes(launch: LaunchFacts, passes: float, trips: float) -> float:
+    """Bytes that all warps move to and from spilled registers."""
+    compiled = launch.compiled
+    moved = 0.0
+    for name, each in (("ldl", compiled.spill_load_bytes), ("stl", compiled.spill_store_bytes)):
+        static = compiled.sass.get(name, 0)
+        if static:
+            moved += 32 * each / static * _executed(launch, name, passes, trips)
+    return moved
+
+
+def _spill_misses(spec: DeviceSpec, launch: LaunchFacts) -> tuple[float, float]:
+    """Shares of the spilled bytes that miss the L1, and the L2: what the resident threads spilled
+    goes round in a cache, which keeps no more of it than it has room for."""
+    compiled = launch.compiled
+    resident = max(1, compiled.ctas_per_sm)
+    held = resident * launch.threads_per_cta * compiled.spill_store_bytes
+    if not held:
+        return 0.0, 0.0
+    shared = compiled.static_shared_bytes + compiled.dynamic_shared_bytes
+    l1 = max(0, spec.l1_bytes - resident * (shared + spec.reserved_shared_per_cta))
+    to_l2 = max(0.0, 1 - l1 / held)
+    return to_l2, to_l2 * max(0.0, 1 - spec.l2_bytes / (held * spec.sms))
 
 
 def _joined_wavefronts(launch: LaunchFacts, run: float) -> float:

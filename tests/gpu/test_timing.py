@@ -170,6 +170,23 @@ def test_loops_turn_as_often_as_their_memory_instructions_say(make_launch: MakeL
     assert executed(looping, "pipe_fma") == warps * (8 + 10 * 40)
 
 
+def test_spills_that_leave_the_l1_load_the_l2(
+    a100: DeviceSpec, make_launch: MakeLaunch, compiled_facts: CompiledFacts
+) -> None:
+    """1024 resident threads that spill 64 bytes fit the L1; 1600 bytes each do not, nor the L2."""
+    clean = demand(a100, make_launch(compiled=compiled_facts))
+    sass = {**compiled_facts.sass, "ldl": 1, "stl": 1}
+    little, much = (
+        demand(a100, make_launch(compiled=replace(
+            compiled_facts, sass=sass, spill_load_bytes=n, spill_store_bytes=n)))
+        for n in (64, 1600)
+    )  # fmt: skip
+    assert little.l2_bytes == clean.l2_bytes
+    assert little.sm_cycles["l1_bandwidth"] > clean.sm_cycles["l1_bandwidth"]
+    assert much.l2_bytes > 10 * clean.l2_bytes
+    assert much.dram_bytes > clean.dram_bytes
+
+
 def test_dominance_needs_nothing_worse(
     a100: DeviceSpec, make_launch: MakeLaunch, call_of: CallOf
 ) -> None:
