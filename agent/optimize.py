@@ -19,7 +19,7 @@ from kopt import __version__
 from kopt.agent import document, report, seeds
 from kopt.agent.budget import Meter
 from kopt.agent.document import RunDocument
-from kopt.agent.events import Event, Listener
+from kopt.agent.events import Event, EventName, Listener
 from kopt.agent.files import explained
 from kopt.agent.nodes import Deps, save_progress, write_journal
 from kopt.agent.patch import unified
@@ -165,7 +165,7 @@ def spent_before(store: RunStore) -> Spent:
 
 def _walk(deps: Deps) -> SearchState:
     """Run the graph, from its last checkpoint if there is one."""
-    from langgraph.types import RunnableConfig
+    from langchain_core.runnables import RunnableConfig
 
     from kopt.agent.graph import RECURSION_LIMIT, build_graph, checkpointer
 
@@ -234,7 +234,7 @@ def _note_end(store: RunStore, search: _Search, status: RunStatus, reason: str) 
         update["spent"] = search.meter.spent
     store.save_record(record.model_copy(update=update))
     wall = search.meter.spent.wall_s if search.meter else 0.0
-    event = "interrupted" if status is RunStatus.INTERRUPTED else "error"
+    event: EventName = "interrupted" if status is RunStatus.INTERRUPTED else "error"
     store.append(Event(wall_s=round(wall, 3), event=event, text=reason))
 
 

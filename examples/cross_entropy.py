@@ -1,4 +1,4 @@
-"""Cross entropy over a large vocabulary: the logits are read once for the maximum, once for the sum."""
+"""Cross entropy over a large vocabulary: the logits are read twice."""
 
 import torch
 import triton

@@ -12,12 +12,13 @@ _PER_OUTPUT = {
     "exp": 2, "log": 2, "erf": 8, "native_layer_norm": 8, "native_batch_norm": 8, "pow": 4,
 }  # fmt: skip
 _COPIES = {"clone", "copy_", "cat", "stack", "fill_", "zero_", "zeros", "zeros_like", "ones_like",
-           "full_like", "index", "index_select", "gather", "embedding", "_to_copy", "constant_pad_nd",
+           "full_like", "index", "index_select", "gather", "embedding", "_to_copy",
+           "constant_pad_nd",
            "arange", "expand", "repeat", "full", "ones"}  # fmt: skip
 
 
 def work(name: str, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> int:
-    """Operations of one call: two for a multiply-add; reductions and elementwise one per element."""
+    """Operations of one call: two for a multiply-add, else about one per element."""
     base = name.split(".")[1]
     made = sum(math.prod(s) for s in outputs)
     if base in {"mm", "addmm", "bmm", "baddbmm", "matmul", "linear", "_scaled_mm"}:

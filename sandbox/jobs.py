@@ -38,9 +38,9 @@ def _load(folder: Path, request: Answer) -> tuple[ModuleType, Path]:
 def inspect(folder: Path, request: Answer) -> Answer:
     """Make the inputs of every workload.
 
-    Request: `file`, `sidecar`, `gpu`, `limit_bytes`, `workloads` (a list of `{"name", "params"}`). The
-    inputs are left in `inputs/<position>`; the answer has the bytes and the tree of each, or the
-    reason why this workload has none (`refused`).
+    Request: `file`, `sidecar`, `gpu`, and `workloads`, a list of `{"name", "params"}`.
+    The inputs are left in `inputs/<position>`; the answer has the bytes of each, or the reason why
+    this workload has none (`refused`).
     """
     import torch
 
@@ -91,8 +91,8 @@ def _device_leaves(tree: Json) -> list[Json]:
 def record(folder: Path, request: Answer) -> Answer:
     """Run the entry on each case's inputs; leave `<name>/trace` and `<name>/outputs`.
 
-    Request: `file`, `sidecar`, `search_path`, `entry`, `gpu`, and `cases`, a list of `{"name", "inputs",
-    "optional"}`. The answer has one row a case; an optional case that the entry refuses says why in
+    Request: `file`, `sidecar`, `search_path`, `entry`, `gpu`, and `cases`, a list of
+    `{"name", "inputs", "optional"}`. The answer has one row a case; an optional case that the entry refuses says why in
     `refused`.
     """
     from kopt.gpu.virtual.active import virtual_gpu

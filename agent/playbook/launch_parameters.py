@@ -131,9 +131,7 @@ def _changes(kernel: KernelEvidence, knobs: list[Knob]) -> list[list[tuple[Knob,
     has_dot = "tt.dot" in kernel.kernel.ttir and "scf.for" in kernel.kernel.ttir
     found: list[list[tuple[Knob, int]]] = []
     if warps is not None:
-        found += [
-            [(warps, v)] for v in (warps.value * 2, warps.value // 2) if 1 <= v <= 32
-        ]
+        found += [[(warps, v)] for v in (warps.value * 2, warps.value // 2) if 1 <= v <= 32]
     for tile in tiles:
         found += [[(tile, v)] for v in (tile.value * 2, tile.value // 2) if 16 <= v <= 65536]
     if has_dot and stages is not None:
@@ -142,7 +140,10 @@ def _changes(kernel: KernelEvidence, knobs: list[Knob]) -> list[list[tuple[Knob,
         found.append([(tile, min(tile.value * 2, 256)) for tile in tiles[:2]])
         if warps is not None:
             found.append(
-                [*((tile, min(tile.value * 2, 256)) for tile in tiles[:2]), (warps, min(8, 2 * warps.value))]
+                [
+                    *((tile, min(tile.value * 2, 256)) for tile in tiles[:2]),
+                    (warps, min(8, 2 * warps.value)),
+                ]
             )
     elif tiles and warps is not None:
         for factor in (2, 4):

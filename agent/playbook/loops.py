@@ -109,6 +109,6 @@ def reread_sentence(call: CallEvidence, kernel: KernelEvidence, loops: list[RowL
     )
     return (
         f"the loops at lines {where} of {kernel.kernel.name} read {names} {len(loops)} times:"
-        f" {requested:.2f}x the bytes it touches are requested, {dram:.2f}x the compulsory bytes are"
-        " read from DRAM"
+        f" {requested:.2f}x the bytes it touches are requested, {dram:.2f}x the compulsory bytes"
+        " are read from DRAM"
     )

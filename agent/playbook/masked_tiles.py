@@ -67,7 +67,7 @@ class MaskedTiles:
     def _proposal(self, kernel: KernelEvidence, edges: list[Edge], text: str) -> Proposal:
         share = sum(e.share for e in edges)
         issued = float(sum(kernel.launch.counters.instructions.values()))
-        lines = ", ".join(sorted({str(e.select.inner[1]) for e in edges}))
+        lines = ", ".join(sorted({str(e.select.line) for e in edges}))
         counted = [_selects(kernel, e.select) for e in edges]
         requests, uniform = (sum(pair[i] for pair in counted) for i in (0, 1))
         sides = " and ".join(
@@ -101,7 +101,7 @@ def _selects(kernel: KernelEvidence, select: Operation) -> tuple[int, int]:
     sites = [
         s
         for s in kernel.launch.counters.sites
-        if s.kind == "select" and s.line == select.inner[1] and s.requests
+        if s.kind == "select" and s.line == select.line and s.requests
     ]
     return (
         sum(s.requests for s in sites),

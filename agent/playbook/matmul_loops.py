@@ -16,7 +16,10 @@ _VIEWS = {"tt.trans", "ttg.convert_layout", "tt.reshape", "tt.broadcast"}
 def dots(module: Module) -> list[tuple[Operation, Loop]]:
     """`tt.dot` operations with the loop that holds them."""
     return [
-        (op, loop) for loop in module.loops() for op in module.walk(loop.body) if op.name == "tt.dot"
+        (op, loop)
+        for loop in module.loops()
+        for op in module.walk(loop.body)
+        if op.name == "tt.dot"
     ]
 
 
@@ -62,7 +65,9 @@ class SoftwarePipelining:
 
     def _proposal(self, kernel: KernelEvidence, stages: int, text: str) -> Proposal:
         loads = sum(
-            s.requests for s in kernel.launch.counters.sites if s.kind == "load" and s.space == "global"
+            s.requests
+            for s in kernel.launch.counters.sites
+            if s.kind == "load" and s.space == "global"
         )
         return Proposal(
             technique=self.name,
@@ -81,7 +86,7 @@ class SoftwarePipelining:
                     sentence="loads overlap with tensor-core work",
                 ),
             ),
-            conditions="the stages must fit in shared memory, and the loop must be longer than them",
+            conditions="the stages must fit in shared memory; the loop must be longer than them",
         )
 
 
@@ -138,9 +143,7 @@ class NativeDot:
             return None
         return source.replace(changes)
 
-    def _proposal(
-        self, kernel: KernelEvidence, widened: list[Operation], text: str
-    ) -> Proposal:
+    def _proposal(self, kernel: KernelEvidence, widened: list[Operation], text: str) -> Proposal:
         fma = kernel.launch.compiled.sass.get("ffma", 0)
         tf32 = kernel.launch.compiled.sass.get("hmma_tf32", 0)
         how = f"{fma} FFMA" if not tf32 else f"{tf32} TF32 HMMA"
@@ -167,6 +170,11 @@ class NativeDot:
 def _origin(module: Module, value: str) -> Operation | None:
     """The operation behind views, casts and layout changes."""
     operation = module.definitions.get(value)
-    while operation is not None and operation.name in {*_VIEWS, "arith.extf", "arith.truncf", "tt.fp_to_fp"}:
+    while operation is not None and operation.name in {
+        *_VIEWS,
+        "arith.extf",
+        "arith.truncf",
+        "tt.fp_to_fp",
+    }:
         operation = module.definitions.get(operation.operands[0])
     return operation

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import libcst as cst
 import libcst.matchers as m
 
@@ -37,7 +39,7 @@ class OnlineSoftmax:
         found = []
         for kernel in call.ranked:
             for group in siblings(row_loops(kernel)):
-                for first, second in zip(group, group[1:], strict=False):
+                for first, second in pairwise(group):
                     proposal = self._pair(call, kernel, first, second, len(group))
                     if proposal is not None:
                         found.append(proposal)
@@ -202,9 +204,7 @@ def _update(body: object, call: str) -> cst.BaseStatement | None:
         for s in body  # type: ignore[attr-defined]
         if target_name(s) is not None
         and m.findall(s, m.Call(func=m.Attribute(attr=m.Name(call))))
-        and (
-            isinstance(s.body[0], cst.AugAssign) or target_name(s) in names_read(s.body[0].value)
-        )
+        and (isinstance(s.body[0], cst.AugAssign) or target_name(s) in names_read(s.body[0].value))
     ]
     return found[0] if len(found) == 1 else None
 

@@ -28,6 +28,9 @@ MOST_PER_THREAD = 64
 """Elements of the row that one thread may hold in registers."""
 
 
+_WITH_COMMENTS = (cst.SimpleStatementLine, cst.BaseCompoundStatement)
+
+
 class RowInOneBlock:
     """Sibling loops over equal pointers whose row fits in the registers of one CTA."""
 
@@ -138,8 +141,9 @@ def _straight(
         if any(m.findall(s, m.Break() | m.Continue()) for s in inner):
             return None
         if inner:
-            comment = [*statement.leading_lines, *inner[0].leading_lines]
-            inner[0] = inner[0].with_changes(leading_lines=comment)
+            head = inner[0]
+            own = head.leading_lines if isinstance(head, _WITH_COMMENTS) else ()
+            inner[0] = head.with_changes(leading_lines=[*statement.leading_lines, *own])
         flat.extend(inner)
     return _once(source, flat)
 
@@ -188,9 +192,7 @@ def _once(source: Source, flat: list[cst.BaseStatement]) -> list[cst.BaseStateme
                 known[name] = (text, reads)
         else:
             changed = _assigned(statement)
-            known = {
-                k: v for k, v in known.items() if k not in changed and not (v[1] & changed)
-            }
+            known = {k: v for k, v in known.items() if k not in changed and not (v[1] & changed)}
         kept.append(statement)
     return kept
 
@@ -218,9 +220,14 @@ def _name_loads(source: Source, flat: list[cst.BaseStatement]) -> list[cst.BaseS
         if len(places) < 2 or _names_of_whole(source, flat, text):
             continue
         reads = names_read(parsed(text))
-        if any(_assigned(s) & reads and not _repeats(source, flat, s) for s in flat[places[0] + 1 : places[-1] + 1]):
+        if any(
+            _assigned(s) & reads and not _repeats(source, flat, s)
+            for s in flat[places[0] + 1 : places[-1] + 1]
+        ):
             continue
-        name = next(n for n in ["row", "values", *(f"row_{i}" for i in range(2, 99))] if n not in used)
+        name = next(
+            n for n in ["row", "values", *(f"row_{i}" for i in range(2, 99))] if n not in used
+        )
         used.add(name)
 
         def test(
@@ -231,7 +238,9 @@ def _name_loads(source: Source, flat: list[cst.BaseStatement]) -> list[cst.BaseS
             return None
 
         first = places[0]
-        lines = flat[first].leading_lines if isinstance(flat[first], cst.SimpleStatementLine) else ()  # type: ignore[union-attr]
+        owner = flat[first]
+        assert isinstance(owner, cst.SimpleStatementLine)
+        lines = owner.leading_lines
         bound = cst.SimpleStatementLine(
             [cst.Assign([cst.AssignTarget(cst.Name(name))], parsed(text))], leading_lines=lines
         )

@@ -141,7 +141,15 @@ class Source:
 
     # Writing ---------------------------------------------------------------------------
 
-    def replace(self, changes: Sequence[tuple[cst.CSTNode, cst.CSTNode | cst.FlattenSentinel[cst.BaseStatement] | cst.RemovalSentinel]]) -> str:
+    def replace(
+        self,
+        changes: Sequence[
+            tuple[
+                cst.CSTNode,
+                cst.CSTNode | cst.FlattenSentinel[cst.BaseStatement] | cst.RemovalSentinel,
+            ]
+        ],
+    ) -> str:
         """The file's text with nodes replaced."""
         table = {id(old): new for old, new in changes}
 
@@ -185,7 +193,9 @@ def set_arguments(call: cst.Call, values: dict[str, str], names: Sequence[str]) 
     left = dict(values)
     arguments = []
     for position, arg in enumerate(call.args):
-        name = arg.keyword.value if arg.keyword else (names[position] if position < len(names) else "")
+        name = (
+            arg.keyword.value if arg.keyword else (names[position] if position < len(names) else "")
+        )
         if name in left:
             arguments.append(arg.with_changes(value=parsed(left.pop(name))))
         else:
@@ -199,7 +209,11 @@ def set_arguments(call: cst.Call, values: dict[str, str], names: Sequence[str]) 
             )
         )
     separated = [
-        arg.with_changes(comma=arg.comma if isinstance(arg.comma, cst.Comma) else cst.Comma(whitespace_after=cst.SimpleWhitespace(" ")))
+        arg.with_changes(
+            comma=arg.comma
+            if isinstance(arg.comma, cst.Comma)
+            else cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+        )
         for arg in arguments[:-1]
     ]
     last = arguments[-1]
@@ -239,7 +253,9 @@ def rename_variable(node: cst.CSTNode, old: str, new: str) -> cst.CSTNode:
 
     class Renamer(cst.CSTTransformer):
         def leave_Name(self, original_node: cst.Name, updated_node: cst.Name) -> cst.Name:
-            return updated_node.with_changes(value=new) if updated_node.value == old else updated_node
+            return (
+                updated_node.with_changes(value=new) if updated_node.value == old else updated_node
+            )
 
         def visit_Attribute_attr(self, node: cst.Attribute) -> None:
             return None

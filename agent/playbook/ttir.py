@@ -16,7 +16,9 @@ _VALUE = re.compile(r"%[\w$.]+(?:#\d+)?")
 _TRAILING_LOC = re.compile(r"\s*loc\((#loc\d*|unknown|\"[^\"]*\"[^)]*)\)\s*$")
 _LOC_DEF = re.compile(r"^(#loc\d*)\s*=\s*loc\((.*)\)\s*$", re.MULTILINE)
 _PLACE = re.compile(r'^"([^"]+)":(\d+):(\d+)')
-_ARGUMENT = re.compile(r"(%[\w$.]+):\s*([^,{]+?)(?:\s*\{[^}]*\})?\s*(?:loc\([^)]*(?:\([^)]*\))?\))?\s*(?:,|$)")
+_ARGUMENT = re.compile(
+    r"(%[\w$.]+):\s*([^,{]+?)(?:\s*\{[^}]*\})?\s*(?:loc\([^)]*(?:\([^)]*\))?\))?\s*(?:,|$)"
+)
 
 
 Place = tuple[str, int]
@@ -300,8 +302,10 @@ def parse(text: str) -> Module:
             for local in own:
                 rest = re.sub(rf"{re.escape(local)}(?![\w$.#])", scopes.define(local), rest)
         (file, line), inner = place or (("", 0), ("", 0))
-        results = () if result is None else (
-            (result,) if count is None else tuple(f"{result}#{i}" for i in range(int(count)))
+        results = (
+            ()
+            if result is None
+            else ((result,) if count is None else tuple(f"{result}#{i}" for i in range(int(count))))
         )
         operation = Operation(
             name.group(1) if name else rest.split(" ")[0],
@@ -390,7 +394,7 @@ class _Places:
     """Source places of `loc` references."""
 
     def __init__(self, text: str) -> None:
-        self.table = {name: body for name, body in _LOC_DEF.findall(text)}
+        self.table = dict(_LOC_DEF.findall(text))
 
     def split(self, raw: str) -> tuple[str, tuple[Place, Place] | None]:
         """A line without its location, and the outermost and innermost places."""

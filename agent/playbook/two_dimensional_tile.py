@@ -84,7 +84,7 @@ class TwoDimensionalTile:
 
 def _wasteful(kernel: KernelEvidence, operations: Sequence[Operation]) -> list[Site]:
     """Counted sites of these accesses with over twice the least sectors."""
-    lines = {op.inner[1] for op in operations}
+    lines = {op.line for op in operations}
     return [
         s
         for s in kernel.launch.counters.sites

@@ -142,7 +142,7 @@ def replaced(gpu: VirtualGPU, mode: DeviceMode) -> Iterator[None]:
     accelerator = getattr(torch, "accelerator", None)
 
     def to_cuda(self: torch.nn.Module, device: object = None) -> torch.nn.Module:
-        return self._apply(lambda t: mode.upload(t))
+        return self._apply(mode.upload)  # type: ignore[no-untyped-call, no-any-return]
 
     for name, value in new.items():
         setattr(torch.cuda, name, value)

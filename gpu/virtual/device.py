@@ -31,6 +31,11 @@ POISON = 0xFF
 """Fresh device memory is filled with this byte: NaN as a float, -1 as an integer."""
 
 
+def weak(storage: torch.UntypedStorage) -> StorageWeakRef:
+    """A reference that tells when the storage is gone, and keeps its identity from reuse."""
+    return StorageWeakRef(storage)  # type: ignore[no-untyped-call]
+
+
 @dataclass
 class Buffer:
     """One allocation of device memory, backed by the storage of a CPU tensor."""
@@ -43,6 +48,11 @@ class Buffer:
     label: str = ""
     shadow: int = 0
     """Host address of the fp64 shadow, see `Segment.shadow`."""
+
+    @property
+    def expired(self) -> bool:
+        """Whether the storage is gone."""
+        return bool(self.alive.expired())  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True)
@@ -79,7 +89,7 @@ class DeviceMemory:
     def find(self, tensor: torch.Tensor) -> Buffer | None:
         """The tensor's buffer, None for host memory."""
         buffer = self.buffers.get(tensor.untyped_storage()._cdata)
-        if buffer is None or buffer.alive.expired():
+        if buffer is None or buffer.expired:
             return None
         return buffer
 
@@ -96,9 +106,7 @@ class DeviceMemory:
             )
         base = next_address(self._next, size)
         self._next = base + max(size, 1)
-        buffer = Buffer(
-            self._numbers, base, size, storage.data_ptr(), StorageWeakRef(storage), label
-        )
+        buffer = Buffer(self._numbers, base, size, storage.data_ptr(), weak(storage), label)
         self._numbers += 1
         self.buffers[storage._cdata] = buffer
         self.used += size
@@ -107,7 +115,7 @@ class DeviceMemory:
 
     def _sweep(self) -> None:
         for key, buffer in list(self.buffers.items()):
-            if buffer.alive.expired():
+            if buffer.expired:
                 self.used -= buffer.nbytes
                 del self.buffers[key]
 
@@ -182,7 +190,7 @@ class VirtualGPU:
             str(tensor.dtype).removeprefix("torch."),
             tuple(tensor.shape),
             tuple(tensor.stride()),
-            tensor.storage_offset(),
+            int(tensor.storage_offset()),
         )
 
     # Launching -----------------------------------------------------------------------------

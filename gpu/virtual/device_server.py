@@ -1,8 +1,8 @@
 """The device process: replays traces for the judge. JSON lines in, JSON lines out.
 
 A request is `{"id", "op": "replay", "trace", "inputs", "gpu", "outputs", "counted", "arithmetic"}`;
-the answer has the call's facts, and the outputs are in the named folder. Inputs that the call changed
-are in `mutated` below it.
+the answer has the call's facts, and the outputs are in the named folder; inputs that the call
+changed are in `mutated` below it.
 """
 
 from __future__ import annotations

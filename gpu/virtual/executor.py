@@ -162,7 +162,9 @@ def load_kernel(
             parsed = parse(ptx, entry)
             translator = Wide if arithmetic == "wide" else Translator
             module = translation(translator(parsed, analyse(parsed), counted))
-            code = Compiled(module.text, module.routines, 0 if arithmetic == "wide" else module.effort)
+            code = Compiled(
+                module.text, module.routines, 0 if arithmetic == "wide" else module.effort
+            )
             _LOADED[key] = LoadedKernel(module, code, counted, arithmetic == "wide")
             while len(_LOADED) > _KEEP:
                 _LOADED.popitem(last=False)

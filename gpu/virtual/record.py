@@ -56,7 +56,7 @@ def function(module: ModuleType, name: str, file: Path) -> Callable[..., object]
 
 
 def call(entry: Callable[..., object], inputs: object) -> object:
-    """Call the entry: a tuple or list is positional, a dict is keywords, anything else one value."""
+    """Call the entry: a tuple or list is positional, a dict is keywords, else it is one value."""
     if isinstance(inputs, dict):
         return entry(**inputs)
     if isinstance(inputs, tuple | list):

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.multiprocessing.reductions import StorageWeakRef
 
 from kopt.gpu import cachemodel, compiled, trace_io
 from kopt.gpu.counters import Finding
@@ -32,7 +31,7 @@ from kopt.gpu.trace import (
     TensorRef,
     Trace,
 )
-from kopt.gpu.virtual.device import POISON, Buffer, execute
+from kopt.gpu.virtual.device import POISON, Buffer, execute, weak
 from kopt.gpu.virtual.executor import Arithmetic
 from kopt.gpu.virtual.segments import FIRST_ADDRESS, next_address
 from kopt.gpu.virtual.values import view
@@ -230,7 +229,7 @@ def _launch(state: _State, trace: Trace, event: Launch, cache: cachemodel.State)
             state.bases[number],
             len(data),
             data.ctypes.data,
-            StorageWeakRef(storage),
+            weak(storage),
             shadow=state.wide.address(number) if state.wide is not None else 0,
         )
     for arg in event.args:

@@ -44,11 +44,11 @@ def is_cuda(device: object) -> bool:
     return isinstance(device, torch.device) and device.type == "cuda"
 
 
-class OperatorMode(TorchDispatchMode):
+class OperatorMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Tracks device memory through ATen operators and records them."""
 
     def __init__(self, gpu: VirtualGPU) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.gpu = gpu
         self.on_device = 0
         """Above 0 while a factory was called with `device="cuda"`."""
@@ -125,7 +125,9 @@ class OperatorMode(TorchDispatchMode):
 def _poison(tensor: torch.Tensor) -> None:
     storage = tensor.untyped_storage()
     if storage.nbytes():
-        torch.tensor([], dtype=torch.uint8).set_(storage, 0, (storage.nbytes(),)).fill_(POISON)
+        torch.tensor([], dtype=torch.uint8).set_(storage, 0, (storage.nbytes(),), (1,)).fill_(
+            POISON
+        )
 
 
 def _tensors(value: object) -> list[torch.Tensor]:
@@ -230,7 +232,10 @@ class DeviceMode(TorchFunctionMode):
         """A device copy of a host tensor."""
         if self.gpu.memory.find(tensor) is not None:
             return tensor
-        copy = _Upload.apply(tensor, self) if tensor.requires_grad else self.copy_in(tensor)
+        if tensor.requires_grad:
+            copy = _Upload.apply(tensor, self)  # type: ignore[no-untyped-call]
+        else:
+            copy = self.copy_in(tensor)
         if isinstance(tensor, torch.nn.Parameter):
             copy = torch.nn.Parameter(copy.detach(), tensor.requires_grad)
         return copy
@@ -249,7 +254,9 @@ class DeviceMode(TorchFunctionMode):
     def download(self, tensor: torch.Tensor) -> torch.Tensor:
         """A host copy of a device tensor."""
         self.gpu.device_read(tensor)
-        return _Download.apply(tensor, self) if tensor.requires_grad else self.copy_out(tensor)
+        if not tensor.requires_grad:
+            return self.copy_out(tensor)
+        return _Download.apply(tensor, self)  # type: ignore[no-untyped-call, no-any-return]
 
     def copy_out(self, tensor: torch.Tensor) -> torch.Tensor:
         """A copy whose storage is host memory."""
@@ -375,13 +382,14 @@ def _backward(mode: DeviceMode, func: Call, args: Any, kwargs: Any) -> object:
     tensor, rest = args[0], list(args[1:])
     names = ["gradient", "retain_graph", "create_graph", "inputs"]
     given = dict(zip(names, rest, strict=False)) | kwargs
-    return torch.autograd.backward(
+    torch.autograd.backward(
         tensor,
         given.get("gradient"),
         given.get("retain_graph"),
         bool(given.get("create_graph", False)),
         inputs=given.get("inputs"),
     )
+    return None
 
 
 Handler = Callable[[DeviceMode, Call, Any, Any], object]
@@ -426,7 +434,7 @@ def torch_on(gpu: VirtualGPU) -> Iterator[DeviceMode]:
 
     def apply_with_mode(self: Any, *args: object) -> object:
         with mode:
-            return backward(self, *args)
+            return backward(self, *args)  # type: ignore[no-untyped-call]
 
     with contextlib.ExitStack() as stack:
         stack.enter_context(cuda_module.replaced(gpu, mode))

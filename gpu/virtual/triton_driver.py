@@ -8,6 +8,7 @@ import os
 import sys
 import zlib
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,7 +28,7 @@ _PTX_SCALARS = {
 }  # fmt: skip
 
 
-class VirtualDriver(DriverBase):
+class VirtualDriver(DriverBase):  # type: ignore[misc]
     """What `triton.runtime.driver.active` must be."""
 
     def __init__(self, gpu: VirtualGPU) -> None:
@@ -110,7 +111,7 @@ def _cost(counters: Any, gpu: VirtualGPU) -> float:
         32 * sectors / spec.dram_bytes_per_s,
         waves * counters.threads_per_cta * 1e-10,
     )
-    return 1e3 * seconds
+    return float(1e3 * seconds)
 
 
 class _Utils:
@@ -213,7 +214,7 @@ class _Launcher:
             raise ValueError(
                 f"Pointer argument '{name}' cannot be accessed from Triton (cpu tensor?)"
             )
-        return PointerArg(buffer.number, tensor.storage_offset() * tensor.element_size(), name)
+        return PointerArg(buffer.number, int(tensor.storage_offset()) * tensor.element_size(), name)
 
     def _wild(self, name: str, value: int) -> PointerArg:
         raise ValueError(f"Pointer argument '{name}' ({value:#x}) is no device address")
@@ -264,8 +265,8 @@ def _kernel(gpu: VirtualGPU, src: Any, metadata: Any, signature: dict[str, Any])
 def _host_line() -> str:
     """`file:line` of the innermost frame outside kopt and Triton."""
     frame = sys._getframe(1)
-    own = os.path.dirname(__file__)
-    theirs = os.path.dirname(triton.__file__)
+    own = str(Path(__file__).parent)
+    theirs = str(Path(triton.__file__).parent)
     while frame is not None:
         name = frame.f_code.co_filename
         if not name.startswith((own, theirs)) and "/torch/" not in name:

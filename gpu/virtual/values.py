@@ -1,7 +1,7 @@
 """Nested Python values with tensors, to and from `kopt.gpu.tensor_io`.
 
-Leaves of the tree are JSON scalars, `{"tensor": i}` for device tensors, `{"host_tensor": i}` for host
-tensors, `{"dtype": name}`; a tuple is `{"tuple": […]}` and a dict `{"dict": {…}}`.
+Leaves of the tree are JSON scalars, `{"tensor": i}` for device tensors, `{"host_tensor": i}` for
+host tensors, `{"dtype": name}`; a tuple is `{"tuple": […]}` and a dict `{"dict": {…}}`.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def flatten(value: object, gpu: VirtualGPU, what: str) -> tuple[Tensors, list[to
                 str(tensor.dtype).removeprefix("torch."),
                 tuple(tensor.shape),
                 tuple(tensor.stride()),
-                tensor.storage_offset(),
+                int(tensor.storage_offset()),
             )
         )
     return Tensors(tree, references, storages), tensors
@@ -87,7 +87,7 @@ def view(reference: TensorRef, storage: NDArray[np.uint8]) -> torch.Tensor:
     """A torch tensor over the bytes of a numpy array, which it keeps alive."""
     dtype = getattr(torch, reference.dtype)
     base = torch.from_numpy(storage) if len(storage) else torch.empty(0, dtype=torch.uint8)
-    return torch.empty(0, dtype=dtype).set_(  # type: ignore[call-overload, no-any-return]
+    return torch.empty(0, dtype=dtype).set_(
         base.untyped_storage(), reference.offset, reference.shape, reference.stride
     )
 

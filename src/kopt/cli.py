@@ -112,9 +112,7 @@ def optimize(
     )  # fmt: skip
     runs = Path(config.runs).absolute()
     if (target is None) == (resume is None):
-        raise UsageError(
-            "give a target or --resume RUN, one of the two", "kopt optimize kernel.py"
-        )
+        raise UsageError("give a target or --resume RUN, one of the two", "kopt optimize kernel.py")
     if output is not None and target is not None and output.resolve() == target.resolve():
         raise UsageError("--output names the target itself, which kopt never edits")
     if resume is not None:
@@ -153,7 +151,9 @@ def optimize(
     else:
         typer.echo(summary.render(document), nl=False)
     if document.status is RunStatus.INTERRUPTED:
-        typer.echo(f"interrupted; continue with: kopt optimize --resume {document.run_id}", err=True)
+        typer.echo(
+            f"interrupted; continue with: kopt optimize --resume {document.run_id}", err=True
+        )
         raise typer.Exit(130)
     gained = document.status in {RunStatus.IMPROVED, RunStatus.PREDICTED_IMPROVED}
     if fail_on_no_gain and not gained:
@@ -215,7 +215,8 @@ def profile(
             typer.echo(f"  {sentence}")
         head = diagnosis.headroom
         typer.echo(
-            f"  {head.ratio:.2f}x above the speed of light, {head.speed_of_light_us:.1f} us predicted"
+            f"  {head.ratio:.2f}x above the speed of light,"
+            f" {head.speed_of_light_us:.1f} us predicted"
         )
         typer.echo("")
         for metric in diagnosis.metrics:
@@ -331,7 +332,8 @@ def bench(
         typer.echo(f"{evaluation.verdict.status}: {evaluation.verdict.summary}")
         for m in evaluation.measurements:
             typer.echo(
-                f"  {m.workload}: {m.time_us:.1f} us {m.provenance} ({m.low_us:.1f} to {m.high_us:.1f})"
+                f"  {m.workload}: {m.time_us:.1f} us {m.provenance}"
+                f" ({m.low_us:.1f} to {m.high_us:.1f})"
             )
         for c in evaluation.comparisons:
             typer.echo(
@@ -388,7 +390,9 @@ def sweep(
         typer.echo(json.dumps({"target": str(target), "configurations": rows}, indent=2))
         return
     if not rows:
-        typer.echo("no launch parameter of this kernel is written as a number that could be changed")
+        typer.echo(
+            "no launch parameter of this kernel is written as a number that could be changed"
+        )
         return
     typer.echo(f"{'speedup':>9} {'us':>10}  change (times predicted)")
     for row in rows:
