@@ -6,6 +6,7 @@ What a rewrite finds must not depend on any of it.
 from __future__ import annotations
 
 import ast
+import builtins
 import random
 from collections.abc import Callable, Iterator
 
@@ -123,7 +124,9 @@ def split(text: str, seed: int) -> str:
         constexprs = {a.arg for a in kernel.args.args if a.annotation is not None}
         for statement in _assignments(kernel.body):
             reads = sorted(
-                {n.id for n in ast.walk(statement.value) if isinstance(n, ast.Name)} - _KEPT
+                {n.id for n in ast.walk(statement.value) if isinstance(n, ast.Name)}
+                - _KEPT
+                - set(dir(builtins))
             )
             plain = isinstance(statement.value, ast.Name | ast.Constant)
             if plain or not reads or chance.random() < 0.3 or _is_load_of_carried(statement):
