@@ -89,8 +89,13 @@ def bytes_in_flight(spec: DeviceSpec, launch: LaunchFacts) -> float:
     if not requests:
         return 0.0
     each = sum(s.lanes * s.bytes_per_lane for s in loads) / requests
-    ctas = min(max(1, launch.compiled.ctas_per_sm), -(-max(1, launch.counters.ctas) // spec.sms))
-    return each * launch.compiled.loads_in_flight * ctas * warps_per_cta(launch)
+    return each * launch.compiled.loads_in_flight * _resident(spec, launch) * warps_per_cta(launch)
+
+
+def _resident(spec: DeviceSpec, launch: LaunchFacts) -> int:
+    """CTAs on a busy SM at a time."""
+    busiest = -(-max(1, launch.counters.ctas) // spec.sms)
+    return min(max(1, launch.compiled.ctas_per_sm), busiest)
 
 
 def needed_in_flight(spec: DeviceSpec) -> float:
@@ -185,7 +190,7 @@ def _spill_misses(spec: DeviceSpec, launch: LaunchFacts) -> tuple[float, float]:
     """Shares of the spilled bytes that miss the L1, and the L2: what the resident threads spilled
     goes round in a cache, which keeps no more of it than it has room for."""
     compiled = launch.compiled
-    resident = max(1, compiled.ctas_per_sm)
+    resident = _resident(spec, launch)
     held = resident * launch.threads_per_cta * compiled.spill_store_bytes
     if not held:
         return 0.0, 0.0
