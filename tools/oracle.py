@@ -44,7 +44,8 @@ the others. A long sum taken in sequence, by atomics for one, loses tens of roun
 PyTorch's tree of sums loses one, and the hardware's functions are approximations. The original's
 own error is the scale for candidates then."""
 _REFERENCE_LARGE_S = 60.0
-_NOISE_BYTES = 1 << 26
+_NOISE_BYTES = 1 << 24
+"""Larger inputs are not redrawn: their results get the noise of the small shapes' results."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,8 @@ class Oracle:
     target: Target
     jobs: Jobs
     replayer: Replayer
+    _noise: tuple[float, ...] = ()
+    """The largest that was drawn, by output."""
 
     def truths(self, cases: dict[str, Learned]) -> dict[str, Truth | str]:
         """The truth of each case, or why it is not counted.
@@ -120,10 +123,13 @@ class Oracle:
                         drawn.setdefault(name, []).append(tensor_io.load(answer))
             shutil.rmtree(folder, ignore_errors=True)
         shutil.rmtree(place, ignore_errors=True)
-        return {
-            name: replace(few[name], noise=_largest_change(few[name].oracle, others))
-            for name, others in drawn.items()
-        }
+        noise = {n: _largest_change(few[n].oracle, others) for n, others in drawn.items()}
+        self._noise = _largest([self._noise, *noise.values()])
+        told: dict[str, Truth | str] = {n: replace(few[n], noise=noise[n]) for n in noise}
+        for name, truth in found.items():
+            if isinstance(truth, Truth) and name not in few and has_few_elements(truth.oracle):
+                told[name] = replace(truth, noise=self._noise)
+        return told
 
     def _pytorch_reference(self, cases: dict[str, Learned]) -> dict[str, Truth | str]:
         sizes = {n: tensor_io.load(c.inputs, memory_map=True).nbytes for n, c in cases.items()}
@@ -261,8 +267,12 @@ def _unchecked(case: Learned, why: str = "") -> Truth:
 
 
 def _largest_change(truth: Tensors, others: list[Tensors]) -> tuple[float, ...]:
-    changes = [relative_change(truth, other) for other in others]
-    return tuple(max(column) for column in zip(*changes, strict=True))
+    return _largest([relative_change(truth, other) for other in others])
+
+
+def _largest(rows: list[tuple[float, ...]]) -> tuple[float, ...]:
+    """The largest of each column."""
+    return tuple(max(column) for column in zip(*(row for row in rows if row), strict=True))
 
 
 def _is_wide(outputs: Tensors) -> bool:
