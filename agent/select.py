@@ -13,8 +13,8 @@ from kopt.tools.models import Comparison, Evaluation, Provenance, VerdictStatus
 GUARD = 0.98
 """No workload may become slower than this, however fast the others are."""
 
-DOMINANCE_GAIN = 1.01
-"""A candidate that dominates in counters but is predicted to gain less than this is no news."""
+LEAST_GAIN = 1.02
+"""Less than this is no news, however sure it is: nobody could measure it."""
 
 
 class Score(BaseModel):
@@ -53,7 +53,7 @@ def is_gain(scored: Score) -> bool:
     """Whether it may be called an improvement: beyond the interval, or by dominance."""
     if scored.worst < GUARD:
         return False
-    return scored.low > 1.0 or (scored.dominated and scored.speedup >= DOMINANCE_GAIN)
+    return scored.speedup >= LEAST_GAIN and (scored.low > 1.0 or scored.dominated)
 
 
 def scored(evaluation: Evaluation) -> Score | None:

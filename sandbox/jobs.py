@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -92,8 +93,8 @@ def record(folder: Path, request: Answer) -> Answer:
     """Run the entry on each case's inputs; leave `<name>/trace` and `<name>/outputs`.
 
     Request: `file`, `sidecar`, `search_path`, `entry`, `gpu`, and `cases`, a list of
-    `{"name", "inputs", "optional"}`. The answer has one row a case; an optional case that the entry refuses says why in
-    `refused`.
+    `{"name", "inputs", "optional"}`. The answer has one row a case; an optional case that the entry
+    refuses says why in `refused`.
     """
     from kopt.gpu.virtual.active import virtual_gpu
     from kopt.gpu.virtual.record import function
@@ -134,6 +135,7 @@ def reference(folder: Path, request: Answer) -> Answer:
 
     from kopt.gpu.spec import load_spec
     from kopt.gpu.virtual.device import VirtualGPU
+    from kopt.gpu.virtual.raised import Raised
     from kopt.gpu.virtual.record import call, function
     from kopt.gpu.virtual.values import flatten, unflatten
 
@@ -149,8 +151,9 @@ def reference(folder: Path, request: Answer) -> Answer:
         if case.get("dtype") == "float64":
             value = _raised(value, torch.float64)
         _stage(folder, "reference")
+        precise = Raised() if case.get("dtype") == "float64" else nullcontext()
         try:
-            with torch.no_grad():
+            with torch.no_grad(), precise:
                 result = call(entry, value)
         except Exception as error:
             if not case.get("optional"):
