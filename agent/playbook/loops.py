@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import libcst as cst
 
 from kopt.agent.playbook.base import CallEvidence, KernelEvidence
+from kopt.agent.playbook.inline import inlined
 from kopt.agent.playbook.source import Source
 from kopt.agent.playbook.ttir import Loop, Operation
 from kopt.gpu.trace import ScalarArg
@@ -82,14 +84,60 @@ def argument_value(kernel: KernelEvidence, name: str) -> int | None:
     return value if isinstance(value, int) else None
 
 
-def statements(source: Source, loops: list[RowLoop]) -> list[cst.For] | None:
-    """The `for` statements of the loops, if all are in this file and in one body."""
+def is_masked(kernel: KernelEvidence, row: RowLoop) -> bool:
+    """Whether every access of the loop has a mask that depends on where the row ends."""
+    module = kernel.ttir
+    for op in module.walk(row.loop.body):
+        position = {"tt.load": 1, "tt.store": 2}.get(op.name)
+        if position is None or not module.depends(op.operands[0], row.loop.variable):
+            continue
+        if len(op.operands) <= position:
+            return False
+        if not module.depends(op.operands[position], row.loop.upper):
+            return False
+    return True
+
+
+def located(
+    call: CallEvidence, kernel: KernelEvidence, loops: list[RowLoop]
+) -> Iterator[tuple[Source, list[cst.For]]]:
+    """The `for` statements of the loops: in the kernel as it is written, then in the kernel with
+    its helper functions written out, for rewrites that need to see all of a loop."""
+    name = kernel.kernel.name
+    source = Source(call.source)
+    fors = _one_body(source, name, [source.loop(i.loop.operation.inner[1]) for i in loops])
+    if fors is not None:
+        yield source, fors
+    text = inlined(call.source, name)
+    if text == call.source:
+        return
+    source = Source(text)
+    function = source.functions().get(name)
+    if function is None:
+        return
+    # Lines have moved, but loops are in the order of the compiled kernel.
+    written = [
+        node
+        for node in source.inside(function, cst.For)
+        if isinstance(node, cst.For) and "static_range" not in source.code(node.iter)
+    ]
+    compiled = kernel.ttir.loops()
+    if len(written) != len(compiled):
+        return
+    order = {id(loop.operation): position for position, loop in enumerate(compiled)}
+    fors = _one_body(source, name, [written[order[id(i.loop.operation)]] for i in loops])
+    if fors is not None:
+        yield source, fors
+
+
+def _one_body(source: Source, kernel: str, nodes: list[cst.For | None]) -> list[cst.For] | None:
+    """The statements, if all were found as plain loops in one body of the kernel."""
     found = []
-    for item in loops:
-        node = source.loop(item.loop.operation.inner[1])
+    for node in nodes:
         if node is None or not isinstance(node.body, cst.IndentedBlock) or node.orelse:
             return None
-        if not isinstance(node.target, cst.Name):
+        owner = source.enclosing(node)
+        if not isinstance(node.target, cst.Name) or owner is None or owner.name.value != kernel:
             return None
         found.append(node)
     if len({id(source.parent(node)) for node in found}) != 1:

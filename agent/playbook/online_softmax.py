@@ -10,10 +10,10 @@ import libcst.matchers as m
 from kopt.agent.playbook.base import CallEvidence, KernelEvidence, Proposal
 from kopt.agent.playbook.loops import (
     RowLoop,
+    located,
     reread_sentence,
     row_loops,
     siblings,
-    statements,
 )
 from kopt.agent.playbook.source import (
     Source,
@@ -58,7 +58,8 @@ class OnlineSoftmax:
             return None
         if not _is_maximum(module, first) or not _is_sum_of_exponentials(module, first, second):
             return None
-        text = _rewritten(call, first, second)
+        texts = (_rewritten(*found) for found in located(call, kernel, [first, second]))
+        text = next((t for t in texts if t is not None), None)
         if text is None:
             return None
         traffic = kernel.launch.traffic
@@ -139,11 +140,7 @@ def _backward(module: Module, value: str) -> list[Operation]:
     return found
 
 
-def _rewritten(call: CallEvidence, first: RowLoop, second: RowLoop) -> str | None:
-    source = Source(call.source)
-    fors = statements(source, [first, second])
-    if fors is None:
-        return None
+def _rewritten(source: Source, fors: list[cst.For]) -> str | None:
     one, two = fors
     owner = source.parent(one)
     if not isinstance(owner, cst.IndentedBlock):

@@ -9,10 +9,11 @@ from kopt.agent.playbook.base import CallEvidence, KernelEvidence, Proposal
 from kopt.agent.playbook.loops import (
     RowLoop,
     argument_value,
+    is_masked,
+    located,
     reread_sentence,
     row_loops,
     siblings,
-    statements,
 )
 from kopt.agent.playbook.source import (
     Source,
@@ -41,7 +42,8 @@ class RowInOneBlock:
         found = []
         for kernel in call.ranked:
             for group in siblings(row_loops(kernel)):
-                found += self._group(call, kernel, group)
+                if all(is_masked(kernel, loop) for loop in group):
+                    found += self._group(call, kernel, group)
         return found
 
     def _group(
@@ -97,15 +99,23 @@ def _warps(proposal: Proposal) -> float:
 def _rewritten(
     call: CallEvidence, kernel: KernelEvidence, group: list[RowLoop], warps: int
 ) -> str | None:
-    source = Source(call.source)
+    for source, fors in located(call, kernel, group):
+        text = _in(source, fors, kernel, group[0], warps)
+        if text is not None:
+            return text
+    return None
+
+
+def _in(
+    source: Source, fors: list[cst.For], kernel: KernelEvidence, row: RowLoop, warps: int
+) -> str | None:
     sites = source.sites(kernel.kernel.name)
-    fors = statements(source, group)
     function = source.functions().get(kernel.kernel.name)
-    if fors is None or len(sites) != 1 or function is None:
+    if len(sites) != 1 or function is None:
         return None
     site = sites[0]
-    bound = site.arguments.get(group[0].length)
-    if bound is None or group[0].block not in site.arguments:
+    bound = site.arguments.get(row.length)
+    if bound is None or row.block not in site.arguments:
         return None
     owner = source.parent(fors[0])
     if not isinstance(owner, cst.IndentedBlock):
@@ -120,7 +130,7 @@ def _rewritten(
         else f"1 << ({length} - 1).bit_length()"
     )
     names = [p.name.value for p in function.params.params]
-    new_call = set_arguments(site.call, {group[0].block: size, "num_warps": str(warps)}, names)
+    new_call = set_arguments(site.call, {row.block: size, "num_warps": str(warps)}, names)
     return source.replace([(owner, owner.with_changes(body=body)), (site.call, new_call)])
 
 
