@@ -341,7 +341,8 @@ def main(path: Path, folder: Path) -> str:
         "",
         "`full` and `backward` go through autograd: below about 0.3 ms their measured time hardly"
         " changes with size, because the host cannot launch faster. The model does not see the"
-        " host.",
+        " host, and what autograd's engine itself runs, such as the copy of a gradient that the"
+        " cross entropy returns, is not recorded.",
         "",
         "A kernel marked *spills* needs more registers than there are, as today's Triton and ptxas"
         " compile it; the measured one was compiled by those of 2024.",

@@ -136,8 +136,6 @@ def _unseen(facts: CallFacts, prediction: Prediction) -> tuple[str, ...]:
                 f"{launch.kernel}: {100 * (1 - launch.counters.coverage):.0f} % of its CTAs, taken"
                 " to be like the counted ones"
             )
-        if launch.compiled.spill_load_bytes and launch.compiled.sass_loop.get("ldl"):
-            found.append(f"{launch.kernel}: which cache level serves its spills")
     bounds = sorted({o.name for o in prediction.operators if o.bound})
     if bounds:
         found.append(f"how well the library runs {', '.join(bounds)}: its time is a lower bound")
