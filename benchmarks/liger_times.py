@@ -90,7 +90,8 @@ class SampledGPU(VirtualGPU):
 def facts_of(gpu: VirtualGPU, recording: Recording) -> CallFacts:
     """What the recorded call did, with its operators and synchronisations."""
     state = cachemodel.State()
-    launches, operators = [], []
+    launches: list[LaunchFacts] = []
+    operators: list[OperatorFacts] = []
     host = read = waits = 0
     for ordinal, record in enumerate(gpu.launches):
         assert record.counters is not None
