@@ -90,6 +90,14 @@ class Session:
             lacks=self.sandbox.lacks(),
         )
 
+    def start(self) -> None:
+        """Start the sandbox's worker and the device process side by side; both import for seconds.
+
+        Raises `EnvironmentLacks` when the worker does not come up.
+        """
+        self._device.start()
+        self.sandbox.start()
+
     def inspect(self) -> dict[str, int]:
         """Make the inputs of every workload and shape; bytes of inputs by name.
 

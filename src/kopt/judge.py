@@ -36,8 +36,9 @@ def open_session(
     from kopt.tools.session import Session
 
     chosen = select.get(sandbox, work)
-    chosen.start()
-    return Session(target, spec, chosen, work, secret)
+    opened = Session(target, spec, chosen, work, secret)
+    opened.start()
+    return opened
 
 
 @contextlib.contextmanager
