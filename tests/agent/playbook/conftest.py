@@ -87,9 +87,7 @@ def example() -> Callable[[str], str]:
 
 
 def _arrays(outputs: Tensors) -> list[NDArray[np.float64]]:
-    return [
-        to_numpy(t, outputs.storages[t.buffer]).astype(np.float64) for t in outputs.tensors
-    ]
+    return [to_numpy(t, outputs.storages[t.buffer]).astype(np.float64) for t in outputs.tensors]
 
 
 def _diagnosis() -> Diagnosis:

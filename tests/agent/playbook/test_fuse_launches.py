@@ -14,7 +14,7 @@ REWRITE = FuseLaunches()
 VARIANTS = ["as_written", "renamed", "reordered", "split", "all"]
 SIZES = {"n_rows": 37, "n_cols": 300}
 
-MASKED = '''
+MASKED = """
 import torch
 import triton
 import triton.language as tl
@@ -49,9 +49,9 @@ def softmax(x):
 
 def make_inputs(n_rows, n_cols):
     return torch.randn(n_rows, n_cols, device="cuda")
-'''
+"""
 
-PAIR = '''
+PAIR = """
 import torch
 import triton
 import triton.language as tl
@@ -82,7 +82,7 @@ def run(x):
 
 def make_inputs(n):
     return torch.randn(n, device="cuda")
-'''
+"""
 
 
 def _both(run: Callable, text: str, entry: str, **sizes: int) -> tuple:
@@ -168,14 +168,20 @@ NEAR_MISSES = {
         "b = tl.load(b_ptr + i, mask=i < n)",
         "b = tl.load(b_ptr + i, mask=i < n // 2, other=0.0)",
     ),
-    "an operator between": ("    z = torch.empty_like(x)", "    z = torch.zeros_like(x)\n    y += 1"),
+    "an operator between": (
+        "    z = torch.empty_like(x)",
+        "    z = torch.zeros_like(x)\n    y += 1",
+    ),
     "a branch between": (
         "    add_kernel[(triton",
         "    if n > 3:\n        add_kernel[(triton",
     ),
     "an input written over": ("](x, y, z, n, BLOCK=256)", "](y, y, x, n, BLOCK=256)"),
     "unrelated data": ("](x, y, z, n, BLOCK=256)", "](x, x, z, n, BLOCK=256)"),
-    "another number of warps": ("](x, y, z, n, BLOCK=256)", "](x, y, z, n, BLOCK=256, num_warps=8)"),
+    "another number of warps": (
+        "](x, y, z, n, BLOCK=256)",
+        "](x, y, z, n, BLOCK=256, num_warps=8)",
+    ),
     "read through another view": ("](x, y, z, n, BLOCK=256)", "](x, y[8:], z, n - 8, BLOCK=256)"),
 }
 

@@ -13,9 +13,9 @@ from kopt.agent.playbook.masked_tiles import MaskedTiles
 REWRITE = MaskedTiles()
 VARIANTS = ["as_written", "renamed", "reordered", "split", "all"]
 SIZES = {"batch": 1, "heads": 2, "n_ctx": 320, "head_dim": 32}
-CAUSAL = "tl.where(offs_m[:, None] >= offs_n[None, :], scores, float(\"-inf\"))"
+CAUSAL = 'tl.where(offs_m[:, None] >= offs_n[None, :], scores, float("-inf"))'
 
-TRIANGULAR = '''
+TRIANGULAR = """
 import torch
 import triton
 import triton.language as tl
@@ -45,7 +45,7 @@ def lower_times(a, x):
 
 def make_inputs(n):
     return torch.randn(n, n, device="cuda"), torch.randn(n, device="cuda")
-'''
+"""
 
 
 def _variant(text: str, entry: str, name: str) -> str:
@@ -101,7 +101,9 @@ def test_a_sliding_window_is_cut_on_both_sides(
         "tl.where((offs_m[:, None] >= offs_n[None, :])"
         " & (offs_m[:, None] - offs_n[None, :] < WINDOW), scores, -1.0e6)",
     )
-    text = text.replace("    BLOCK_N: tl.constexpr,\n", "    BLOCK_N: tl.constexpr,\n    WINDOW: tl.constexpr,\n")
+    text = text.replace(
+        "    BLOCK_N: tl.constexpr,\n", "    BLOCK_N: tl.constexpr,\n    WINDOW: tl.constexpr,\n"
+    )
     text = text.replace("BLOCK_N=64", "BLOCK_N=64, WINDOW=100")
     text = _variant(text, "causal_attention", variant)
     before = run(text, "causal_attention", **SIZES)
@@ -126,7 +128,7 @@ def test_a_triangular_product(run: Callable, variant: str) -> None:
 def test_a_mask_that_discards(run: Callable, example: Callable) -> None:
     """`where(behind, -inf, x)` instead of `where(visible, x, -inf)`."""
     text = example("causal_attention").replace(
-        CAUSAL, "tl.where(offs_n[None, :] > offs_m[:, None], float(\"-inf\"), scores)"
+        CAUSAL, 'tl.where(offs_n[None, :] > offs_m[:, None], float("-inf"), scores)'
     )
     before = run(text, "causal_attention", **SIZES)
     (proposal,) = REWRITE.propose(before.evidence)
@@ -173,6 +175,7 @@ def test_not_where_few_tiles_are_masked(run: Callable, example: Callable) -> Non
 
 def test_not_where_each_tile_is_stored(run: Callable) -> None:
     text = TRIANGULAR.replace(
-        "        total += tl.sum", "        tl.store(y_ptr + rows, total, mask=rows < n)\n        total += tl.sum"
+        "        total += tl.sum",
+        "        tl.store(y_ptr + rows, total, mask=rows < n)\n        total += tl.sum",
     )
     assert not REWRITE.propose(run(text, "lower_times", n=330).evidence)

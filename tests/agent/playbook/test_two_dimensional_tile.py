@@ -13,7 +13,7 @@ from kopt.agent.playbook.two_dimensional_tile import TwoDimensionalTile
 REWRITE = TwoDimensionalTile()
 SIZES = {"n_rows": 160, "n_cols": 208}
 
-BATCHED = '''
+BATCHED = """
 import torch
 import triton
 import triton.language as tl
@@ -38,14 +38,12 @@ def permute(x):
 
 def make_inputs(b, r, c):
     return torch.randn(b, r, c, device="cuda")
-'''
+"""
 
-SWAPPED_HEADS = BATCHED.replace(
-    "b * (R * C) + c * R + r", "r * C + b * (R * C) + c"
-)
+SWAPPED_HEADS = BATCHED.replace("b * (R * C) + c * R + r", "r * C + b * (R * C) + c")
 """The innermost index stays innermost: nothing is scattered."""
 
-GATHERING = '''
+GATHERING = """
 import torch
 import triton
 import triton.language as tl
@@ -68,13 +66,11 @@ def back(x):
 
 def make_inputs(n_rows, n_cols):
     return torch.randn(n_rows, n_cols, device="cuda")
-'''
+"""
 
 
 @pytest.mark.parametrize("variant", ["as_written", "renamed", "reordered", "split", "all"])
-def test_every_way_of_writing_a_transpose(
-    run: Callable, example: Callable, variant: str
-) -> None:
+def test_every_way_of_writing_a_transpose(run: Callable, example: Callable, variant: str) -> None:
     text = example("transpose")
     text = {"as_written": text, **all_variants(text, "transpose")}[variant]
     before = run(text, "transpose", **SIZES)
@@ -136,9 +132,7 @@ def test_not_where_values_are_mixed_across_the_tile(run: Callable, example: Call
 
 
 def test_not_where_an_access_has_another_mask(run: Callable, example: Callable) -> None:
-    text = example("transpose").replace(
-        "value, mask=mask)", "value, mask=mask & (value > 0))"
-    )
+    text = example("transpose").replace("value, mask=mask)", "value, mask=mask & (value > 0))")
     assert not REWRITE.propose(run(text, "transpose", **SIZES).evidence)
 
 

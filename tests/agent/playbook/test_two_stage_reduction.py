@@ -14,7 +14,7 @@ REWRITE = TwoStageReduction()
 VARIANTS = ["as_written", "renamed", "reordered", "split", "all"]
 SIZES = {"n_rows": 8192, "n_cols": 48}
 
-DOT_PRODUCT = '''
+DOT_PRODUCT = """
 import torch
 import triton
 import triton.language as tl
@@ -38,7 +38,7 @@ def dot(x, y):
 
 def make_inputs(n):
     return torch.ones(n, device="cuda"), torch.randint(0, 3, (n,), device="cuda").float()
-'''
+"""
 
 WEIGHT_GRADIENTS = '''
 import torch
@@ -159,7 +159,9 @@ def test_not_with_few_additions(run: Callable, example: Callable) -> None:
 
 def test_not_where_every_program_has_its_own_addresses(run: Callable, example: Callable) -> None:
     text = _whole(example("column_sum"))
-    text = text.replace("tl.atomic_add(out_ptr + cols", "tl.atomic_add(out_ptr + row % 64 + cols * 64")
+    text = text.replace(
+        "tl.atomic_add(out_ptr + cols", "tl.atomic_add(out_ptr + row % 64 + cols * 64"
+    )
     text = text.replace("torch.zeros(n_cols", "torch.zeros(n_cols * 64")
     assert not REWRITE.propose(run(text, "column_sum", **SIZES).evidence)
 
@@ -168,7 +170,8 @@ def test_not_where_the_result_of_the_addition_is_used(run: Callable, example: Ca
     text = _whole(example("column_sum"))
     text = text.replace("    tl.atomic_add(out_ptr", "    old = tl.atomic_add(out_ptr")
     text = text.replace(
-        "x, mask=mask)\n\n", "x, mask=mask)\n    tl.store(x_ptr + row * n_cols + cols, old, mask=mask)\n\n"
+        "x, mask=mask)\n\n",
+        "x, mask=mask)\n    tl.store(x_ptr + row * n_cols + cols, old, mask=mask)\n\n",
     )
     assert "tl.store" in text
     assert not REWRITE.propose(run(text, "column_sum", **SIZES).evidence)

@@ -132,9 +132,7 @@ def split(text: str, seed: int) -> str:
             if plain or not reads or chance.random() < 0.3 or _is_load_of_carried(statement):
                 continue
             name = f"part_{len(helpers)}"
-            parameters = [
-                f"{r}: tl.constexpr" if r in constexprs else r for r in reads
-            ]
+            parameters = [f"{r}: tl.constexpr" if r in constexprs else r for r in reads]
             source = (
                 f"@triton.jit\ndef {name}({', '.join(parameters)}):\n"
                 f"    return {ast.unparse(statement.value)}\n"
