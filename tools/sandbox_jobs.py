@@ -68,9 +68,9 @@ class Jobs:
         """Why the target itself failed, in one sentence with its own line."""
         name = Path(self.target.file).name
         where = f" in {outcome.stage}" if outcome.stage else ""
-        if outcome.status is OutcomeStatus.MEMORY:
+        if outcome.status is OutcomeStatus.MEMORY or outcome.error_type == "OutOfMemoryError":
             return EnvironmentLacks(
-                f"{name}: {what} does not fit in this machine's memory ({outcome.detail})",
+                f"{name}: {what} does not fit in memory ({outcome.error or outcome.detail})",
                 "use smaller parameters in WORKLOADS",
             )
         if outcome.status is OutcomeStatus.ERROR:
