@@ -8,19 +8,23 @@ from kopt.agent.playbook.grouped_order import GroupedOrder
 from kopt.agent.playbook.launch_parameters import LaunchParameters
 from kopt.agent.playbook.masked_tiles import MaskedTiles
 from kopt.agent.playbook.matmul_loops import NativeDot, SoftwarePipelining
+from kopt.agent.playbook.one_pass_variance import OnePassVariance
 from kopt.agent.playbook.online_softmax import OnlineSoftmax
 from kopt.agent.playbook.row_in_one_block import RowInOneBlock
+from kopt.agent.playbook.split_reduction import SplitReduction
 from kopt.agent.playbook.two_dimensional_tile import TwoDimensionalTile
 from kopt.agent.playbook.two_stage_reduction import TwoStageReduction
 
 REWRITES: tuple[Rewrite, ...] = (
     RowInOneBlock(),
     OnlineSoftmax(),
+    OnePassVariance(),
     NativeDot(),
     SoftwarePipelining(),
     GroupedOrder(),
     MaskedTiles(),
     TwoStageReduction(),
+    SplitReduction(),
     TwoDimensionalTile(),
     FuseLaunches(),
 )
