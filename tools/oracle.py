@@ -26,12 +26,12 @@ from kopt.tools.noise import DRAWS, has_few_elements, perturbed, relative_change
 from kopt.tools.replayer import Replayer
 from kopt.tools.sandbox_jobs import TARGET_LIMITS, Jobs
 from kopt.tools.target import launches_kernels
+from kopt.tools.trace_checks import precision_floor
 from kopt.tools.verify import (
     Answer,
     Truth,
     is_finite,
     judge_outputs,
-    precision_floor,
     structure,
     unchecked_floor,
 )

@@ -40,8 +40,11 @@ from kopt.tools.sandbox_jobs import Jobs
 from kopt.tools.verify import Answer, Truth
 
 BASELINE = "baseline"
-CANDIDATE_WALL_S = 60.0
-"""A candidate may take this long, or ten times as long as the target took, whichever is less."""
+SLOWDOWN = 10.0
+"""A candidate may take so many times as long as the target took on the same cases."""
+SHORTEST_WALL_S, LONGEST_WALL_S = 10.0, 120.0
+_REPLAY_WALL_S = 60.0
+"""For the device process on one case of a candidate."""
 _LAW_BYTES = 1 << 26
 """Inputs up to this size are refilled from every law where no smaller shape can be had."""
 _QUICK_ELEMENTS = 1 << 21
@@ -73,7 +76,8 @@ class Session:
     _known: dict[str, _Known] = field(default_factory=dict)
     _skipped: dict[str, str] = field(default_factory=dict)
     _shape_inputs: dict[str, Path] = field(default_factory=dict)
-    _wall_s: float = CANDIDATE_WALL_S
+    _original_s: float = 0.0
+    """How long the target's own runs took, all cases together."""
 
     def __post_init__(self) -> None:
         self._jobs = Jobs(self.target, self.spec.name, self.sandbox, self.work)
@@ -162,7 +166,8 @@ class Session:
             "entry": self.target.entry,
             "cases": rows,
         }
-        _, outcome = self._jobs.run("record", request, Limits(wall_s=self._wall_s), job)
+        wall_s = min(LONGEST_WALL_S, max(SHORTEST_WALL_S, SLOWDOWN * self._original_s))
+        _, outcome = self._jobs.run("record", request, Limits(wall_s=wall_s), job)
         if outcome.status is not OutcomeStatus.OK:
             shutil.rmtree(job, ignore_errors=True)
             return self._evaluation(candidate.id, full, verify.of_outcome(outcome), {}), {}
@@ -265,8 +270,7 @@ class Session:
         folder, outcome = self._jobs.run("record", request)
         if outcome.status is not OutcomeStatus.OK:
             raise self._jobs.error(outcome, f"{self.target.entry}()")
-        if real:
-            self._wall_s = max(10.0, min(CANDIDATE_WALL_S, 10 * outcome.wall_s))
+        self._original_s += outcome.wall_s
         learned: dict[str, Learned] = {}
         answered = outcome.answer["cases"]
         assert isinstance(answered, list)
@@ -316,7 +320,7 @@ class Session:
             known = self._known[name]
             place = job / str(position)
             answer = self._replayer.answer(
-                place / "trace", known.inputs, counted=self._is_real(name), timeout_s=self._wall_s
+                place / "trace", known.inputs, counted=self._is_real(name), timeout_s=_REPLAY_WALL_S
             )
             if isinstance(answer, Replay):
                 status = verify.of_refusal(answer.error_type)

@@ -25,14 +25,13 @@ from kopt.gpu.trace import (
 )
 from kopt.sandbox.protocol import Outcome, OutcomeStatus
 from kopt.tools.models import VerdictStatus
+from kopt.tools.trace_checks import adds_atomically, precision_floor
 from kopt.tools.verify import (
     Answer,
     Truth,
-    adds_atomically,
     judge_case,
     of_outcome,
     of_refusal,
-    precision_floor,
     same_bytes,
     structure,
 )
