@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 import ast
-import re
 from dataclasses import dataclass
 
 from kopt.gpu.trace import Launch, Operator, Trace
-from kopt.tools.floats import FORMATS, TF32, is_float
+from kopt.tools.floats import FORMATS, is_float
 from kopt.tools.recognise import dotted, recognise
+from kopt.tools.trace_checks import MATRIX_FORMATS, matrix_formats
 
 LIBRARY_OPERATORS = frozenset(
     """
@@ -31,17 +31,6 @@ _MOVES = frozenset(
     squeeze _unsafe_view alias contiguous new_empty new_zeros new_empty_strided _reshape_alias
     """.split()  # noqa: SIM905 - a list of forty quoted words is harder to read
 )
-
-_MATRIX_INPUT = re.compile(
-    r"\bmma\.sync\.[\w.]*\.m\d+n\d+k\d+\.row\.col(?:\.satfinite)?\.\w+\.(\w+)\.\w+\.\w+"
-)
-_PRECISION = {
-    "tf32": TF32.precision,
-    "bf16": FORMATS["bfloat16"].precision,
-    "f16": FORMATS["float16"].precision,
-    "e4m3": FORMATS["float8_e4m3fn"].precision,
-    "e5m2": FORMATS["float8_e5m2"].precision,
-}
 
 
 @dataclass(frozen=True)
@@ -125,27 +114,19 @@ def _launches(trace: Trace) -> int:
     return sum(isinstance(e, Launch) for e in trace.events)
 
 
-def _matrix_formats(trace: Trace) -> set[str]:
-    launched = {e.kernel for e in trace.events if isinstance(e, Launch)}
-    found: set[str] = set()
-    for key in launched & set(trace.kernels):
-        found.update(_MATRIX_INPUT.findall(trace.kernels[key].ptx))
-    return found & set(_PRECISION)
-
-
 def _lowered(original: Trace, candidate: Trace) -> str:
     """Matrix instructions on fewer bits than the inputs have and the original ever used."""
     given = [FORMATS[t.dtype].precision for t in original.inputs if is_float(t.dtype)]
     if not given:
         return ""
-    lowest_allowed = min([*given, *(_PRECISION[f] for f in _matrix_formats(original))])
-    low = [f for f in _matrix_formats(candidate) if _PRECISION[f] < lowest_allowed]
+    lowest_allowed = min([*given, *(MATRIX_FORMATS[f].precision for f in matrix_formats(original))])
+    low = [f for f in matrix_formats(candidate) if MATRIX_FORMATS[f].precision < lowest_allowed]
     if not low:
         return ""
-    worst = min(low, key=lambda f: _PRECISION[f])
+    worst = min(low, key=lambda f: MATRIX_FORMATS[f].precision)
     return (
-        f"it multiplies matrices in {worst} ({_PRECISION[worst]} significant bits); the task has"
-        f" {lowest_allowed}"
+        f"it multiplies matrices in {worst} ({MATRIX_FORMATS[worst].precision} significant bits);"
+        f" the task has {lowest_allowed}"
     )
 
 

@@ -14,7 +14,14 @@ _FLOAT_ATOMIC = re.compile(r"\b(?:atom|red)\.[\w.]*add[\w.]*\.(?:f16x2|bf16x2|f1
 _MATRIX_INPUT = re.compile(
     r"\bmma\.sync\.[\w.]*\.m\d+n\d+k\d+\.row\.col(?:\.satfinite)?\.\w+\.(\w+)\.\w+\.\w+"
 )
-_MATRIX_FORMATS = {"tf32": TF32, "bf16": FORMATS["bfloat16"], "f16": FORMATS["float16"]}
+MATRIX_FORMATS = {
+    "tf32": TF32,
+    "bf16": FORMATS["bfloat16"],
+    "f16": FORMATS["float16"],
+    "e4m3": FORMATS["float8_e4m3fn"],
+    "e5m2": FORMATS["float8_e5m2"],
+}
+"""PTX types of matrix operands."""
 
 
 def aliasing(original: Trace, candidate: Trace) -> str:
@@ -110,20 +117,22 @@ def precision_floor(trace: Trace) -> tuple[float, str]:
     A kernel that rounds fp32 operands to TF32 or fp16 says that its task may; 0 if none does.
     """
     given = [FORMATS[t.dtype].precision for t in trace.inputs if is_float(t.dtype)]
-    launched = {e.kernel for e in trace.events if isinstance(e, Launch)}
-    used = {
-        name
-        for key, kernel in trace.kernels.items()
-        if key in launched
-        for name in _MATRIX_INPUT.findall(kernel.ptx)
-        if name in _MATRIX_FORMATS
-    }
+    used = matrix_formats(trace)
     if not given or not used:
         return 0.0, ""
-    lowest = min(used, key=lambda name: _MATRIX_FORMATS[name].precision)
-    form = _MATRIX_FORMATS[lowest]
+    lowest = min(used, key=lambda name: MATRIX_FORMATS[name].precision)
+    form = MATRIX_FORMATS[lowest]
     if form.precision >= min(given):
         return 0.0, ""
     return form.rounding, (
         f"the target's own matrix instructions round their operands to {lowest}, so candidates may"
     )
+
+
+def matrix_formats(trace: Trace) -> set[str]:
+    """Formats of the operands of matrix instructions in launched kernels, of `MATRIX_FORMATS`."""
+    launched = {e.kernel for e in trace.events if isinstance(e, Launch)}
+    found: set[str] = set()
+    for key in launched & set(trace.kernels):
+        found.update(_MATRIX_INPUT.findall(trace.kernels[key].ptx))
+    return found & set(MATRIX_FORMATS)

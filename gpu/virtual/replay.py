@@ -39,6 +39,11 @@ from kopt.gpu.virtual.wide_memory import WideMemory, is_wide
 
 U8 = NDArray[np.uint8]
 
+_OUTSIDE = frozenset(
+    {"from_file", "set_", "set_data", "resize_", "resize_as_", "_resize_output_", "record_stream"}
+)
+"""Operators that read or write files, or exchange the memory behind a tensor."""
+
 
 @dataclass
 class Replayed:
@@ -267,6 +272,8 @@ def _operator(state: _State, event: Operator) -> None:
     parts = event.name.split(".")
     if len(parts) not in {2, 3} or parts[0] != "aten":
         raise Unsupported(f"the virtual GPU does not replay operator {event.name}")
+    if parts[1] in _OUTSIDE:
+        raise UsageError(f"a trace may not use {event.name}: it reaches beyond the call's tensors")
     packet = getattr(torch.ops.aten, parts[1], None)
     if packet is None:
         raise Unsupported(f"this PyTorch has no operator {event.name}")
