@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import libcst as cst
 import libcst.matchers as m
 
@@ -119,16 +121,14 @@ class NativeDot:
                 for op in pair
             ):
                 continue
-            for op in pair:
-                assert op is not None
-                uses = [u for u in module.walk() if any(r in u.operands for r in op.results)]
-                if len(uses) == 1:
-                    found.append(op)
+            both = [op for op in pair if op is not None]
+            if all(_uses(module, op) == 1 for op in both):
+                found += both
         return found
 
     def _rewritten(self, call: CallEvidence, widened: list[Operation]) -> str | None:
         source = Source(call.source)
-        lines = {op.inner[1] for op in widened}
+        lines = Counter(op.inner[1] for op in widened)
         pattern = m.Call(
             func=m.Attribute(attr=m.Name("to")),
             args=[m.Arg(value=m.Attribute(attr=m.Name("float32")) | m.Name("float32"))],
@@ -139,8 +139,8 @@ class NativeDot:
             if m.matches(node, pattern) and source.line(node) in lines:
                 assert isinstance(node.func, cst.Attribute)
                 changes.append((node, node.func.value))
-        if len(changes) < len(lines):
-            return None
+        if Counter(source.line(node) for node, _ in changes) != lines:
+            return None  # some cast is written in another way, or serves something else
         return source.replace(changes)
 
     def _proposal(self, kernel: KernelEvidence, widened: list[Operation], text: str) -> Proposal:
@@ -165,6 +165,11 @@ class NativeDot:
             ),
             conditions="operands that are 16 bits in memory; the accumulator stays fp32",
         )  # fmt: skip
+
+
+def _uses(module: Module, operation: Operation) -> int:
+    """How many operations read a result."""
+    return sum(any(r in user.operands for r in operation.results) for user in module.walk())
 
 
 def _origin(module: Module, value: str) -> Operation | None:
