@@ -84,7 +84,11 @@ class Instruction:
         if name == "setp":
             boolean = any(p in {"and", "or", "xor"} for p in self.parts[1:])
             count = len(self.operands) - (3 if boolean else 2)
-        elif name == "shfl" and len(self.operands) == 6:
+        elif (
+            (name == "shfl" and len(self.operands) == 6)
+            or (name == "match" and len(self.operands) == 4)
+            or name == "elect"
+        ):
             count = 2
         return tuple(r for operand in self.operands[:count] for r in registers_of(operand))
 

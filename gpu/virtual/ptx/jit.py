@@ -48,11 +48,13 @@ def host() -> Cpu:
     return Cpu(llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten())
 
 
-@cache
-def _machine(cpu: Cpu, level: int) -> llvm.TargetMachine:
+def _new_machine(cpu: Cpu, level: int) -> llvm.TargetMachine:
     return llvm.Target.from_default_triple().create_target_machine(
         cpu=cpu.name, features=cpu.features, opt=level, jit=True
     )
+
+
+_machine = cache(_new_machine)
 
 
 def compile_text(text: str, cpu: Cpu, level: int) -> bytes:
@@ -156,7 +158,8 @@ class Compiled:
         for name in sorted(set().union(*(needed(b) for b in bodies)) - known):
             _provide(name)
         empty = llvm.parse_assembly("")
-        self._engine = llvm.create_mcjit_compiler(empty, _machine(cpu, level))
+        # The engine owns its target machine and frees it.
+        self._engine = llvm.create_mcjit_compiler(empty, _new_machine(cpu, level))
         for one in bodies:
             self._engine.add_object_file(llvm.ObjectFileRef.from_data(one))
         self._engine.finalize_object()

@@ -250,6 +250,8 @@ class _Body:
         if register is not None and not isinstance(register, Reg):
             raise Unsupported(f"PTX guard: {raw[:60]}")
         operands = _Operands(rest, self.resolve).all()
+        if opcode.startswith("cvta.local"):
+            self.entry.generic_local = True
         index = len(self.entry.body)
         self.entry.body.append(
             Instruction(index, opcode, tuple(operands), register, bool(bang), self.file, self.line)

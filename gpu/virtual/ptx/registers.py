@@ -19,7 +19,7 @@ from kopt.gpu.virtual.ptx.instruction import (
     Symbol,
     Vector,
 )
-from kopt.gpu.virtual.ptx.ir import FLOATS, LANES, Code, Value, constant, lanes, per_lane, width
+from kopt.gpu.virtual.ptx.ir import LANES, Code, Value, constant, lanes, per_lane, width
 from kopt.gpu.virtual.ptx.parse import Entry
 
 Space = Literal["global", "shared", "local", "param", "const"]
@@ -232,17 +232,13 @@ class Registers:
         self._values = {}
         self._written = {}
 
-    def flush(self) -> None:
+    def end_block(self) -> None:
         """Store the registers that the block wrote and others may read."""
         for name in self._written:
             if parent(name) not in self.flow.local:
                 value = self._values[name]
                 self.code.raw(f"store {value}, ptr {self.slot(name)}, align 64")
         self._written = {}
-
-    def read_float(self, operand: Operand, bits: int, vector: bool) -> Value:
-        """The operand as half, float or double; a float immediate is converted to `bits`."""
-        return self.code.cast("bitcast", self.read(operand, bits, vector), FLOATS[bits])
 
     def vector(self, value: Value) -> Value:
         """The value in every lane."""

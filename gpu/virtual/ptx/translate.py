@@ -77,7 +77,7 @@ class Translator(Warp):
         ends = last in {"bra", "ret", "exit", "trap"} or block.ends_in_barrier
         for instruction in block.instructions[: -1 if ends else None]:
             self.instruction(block, instruction)
-        self.flush()
+        self.end_block()
         if ends:
             self.instruction(block, block.instructions[-1])
         else:

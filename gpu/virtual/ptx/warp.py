@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kopt.gpu.errors import Unsupported
-from kopt.gpu.virtual.ptx.instruction import Imm, Instruction, Operand
+from kopt.gpu.virtual.ptx.instruction import WIDTHS, Imm, Instruction, Operand
 from kopt.gpu.virtual.ptx.ir import LANES, Value, constant, lanes, per_lane
+from kopt.gpu.virtual.ptx.match_ir import match
 from kopt.gpu.virtual.ptx.matrix import Matrix
 
 
@@ -93,6 +94,22 @@ class Warp(Matrix):
             "uni": lambda: code.binary("or", every, none),
         }[mode]()
         self.finish(i, result)
+
+    def op_match(self, i: Instruction) -> None:
+        code = self.code
+        bits = WIDTHS[i.parts[-1]]
+        both = len(i.operands) == 4
+        value = self.read(i.operands[2 if both else 1], bits, vector=True)
+        on = self.mask_bits(self.active)
+        same = code.routine(match(bits), [value, on])
+        mask = self.guard(i)
+        if "any" in i.parts:
+            self.write(i.operands[0], same, mask)
+            return
+        every = code.compare("icmp", "eq", same, code.splat(on))
+        self.write(i.operands[0], code.select(every, same, constant(same.type, 0)), mask)
+        if both:
+            self.write(i.operands[1], every, mask)
 
     def op_activemask(self, i: Instruction) -> None:
         self.finish(i, self.mask_bits(self.active))

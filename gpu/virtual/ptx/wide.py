@@ -14,7 +14,7 @@ import struct
 from dataclasses import dataclass
 
 from kopt.gpu.virtual.ptx import matrix_ir, wide_ir
-from kopt.gpu.virtual.ptx.arithmetic import COMPARE
+from kopt.gpu.virtual.ptx.compare import COMPARE
 from kopt.gpu.virtual.ptx.flow import Block, Flow
 from kopt.gpu.virtual.ptx.instruction import WIDTHS, Imm, Instruction, Operand, Reg, Vector
 from kopt.gpu.virtual.ptx.ir import LANES, Value, constant, lanes, per_lane
