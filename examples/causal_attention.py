@@ -68,4 +68,4 @@ def make_inputs(batch, heads, n_ctx, head_dim):
     return q, k, v
 
 
-WORKLOADS = {"decoder": {"batch": 2, "heads": 16, "n_ctx": 1024, "head_dim": 64}}
+WORKLOADS = {"decoder": {"batch": 4, "heads": 16, "n_ctx": 512, "head_dim": 64}}

@@ -20,8 +20,9 @@ def column_sum_kernel(x_ptr, out_ptr, n_cols, BLOCK: tl.constexpr):
 def column_sum(x):
     n_rows, n_cols = x.shape
     out = torch.zeros(n_cols, device=x.device, dtype=torch.float32)
-    grid = (n_rows, triton.cdiv(n_cols, 512))
-    column_sum_kernel[grid](x, out, n_cols, BLOCK=512)
+    block = 512
+    grid = (n_rows, triton.cdiv(n_cols, block))
+    column_sum_kernel[grid](x, out, n_cols, BLOCK=block)
     return out
 
 

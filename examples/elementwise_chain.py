@@ -36,13 +36,14 @@ def multiply_kernel(a_ptr, b_ptr, out_ptr, n_elements, BLOCK: tl.constexpr):
 
 def gated_silu(x, bias, gate):
     n_elements = x.numel()
-    grid = (triton.cdiv(n_elements, 1024),)
+    block = 1024
+    grid = (triton.cdiv(n_elements, block),)
     biased = torch.empty_like(x)
-    add_bias_kernel[grid](x, bias, biased, n_elements, x.shape[1], BLOCK=1024)
+    add_bias_kernel[grid](x, bias, biased, n_elements, x.shape[1], BLOCK=block)
     activated = torch.empty_like(x)
-    silu_kernel[grid](biased, activated, n_elements, BLOCK=1024)
+    silu_kernel[grid](biased, activated, n_elements, BLOCK=block)
     out = torch.empty_like(x)
-    multiply_kernel[grid](activated, gate, out, n_elements, BLOCK=1024)
+    multiply_kernel[grid](activated, gate, out, n_elements, BLOCK=block)
     return out
 
 

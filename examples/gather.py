@@ -20,8 +20,9 @@ def gather_kernel(table_ptr, index_ptr, out_ptr, n_elements, BLOCK: tl.constexpr
 def gather(table, index):
     out = torch.empty(index.shape, device=table.device, dtype=table.dtype)
     n_elements = index.numel()
-    grid = (triton.cdiv(n_elements, 1024),)
-    gather_kernel[grid](table, index, out, n_elements, BLOCK=1024)
+    block = 1024
+    grid = (triton.cdiv(n_elements, block),)
+    gather_kernel[grid](table, index, out, n_elements, BLOCK=block)
     return out
 
 

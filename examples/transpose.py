@@ -22,8 +22,9 @@ def transpose(x):
     """Return a contiguous copy of the transposed matrix."""
     n_rows, n_cols = x.shape
     out = torch.empty((n_cols, n_rows), device=x.device, dtype=x.dtype)
-    grid = (triton.cdiv(x.numel(), 1024),)
-    transpose_kernel[grid](x, out, n_rows, n_cols, BLOCK=1024)
+    block = 1024
+    grid = (triton.cdiv(x.numel(), block),)
+    transpose_kernel[grid](x, out, n_rows, n_cols, BLOCK=block)
     return out
 
 
