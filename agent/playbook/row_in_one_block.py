@@ -25,6 +25,7 @@ from kopt.agent.playbook.source import (
 )
 from kopt.tools.models import Effect
 
+_WHY = "# The row is one block: it is read once and stays in registers."
 MOST_PER_THREAD = 64
 """Elements of the row that one thread may hold in registers."""
 
@@ -153,7 +154,8 @@ def _straight(
         if inner:
             head = inner[0]
             own = head.leading_lines if isinstance(head, _WITH_COMMENTS) else ()
-            inner[0] = head.with_changes(leading_lines=[*statement.leading_lines, *own])
+            why = [cst.EmptyLine(comment=cst.Comment(_WHY))] if statement is fors[0] else []
+            inner[0] = head.with_changes(leading_lines=[*statement.leading_lines, *own, *why])
         flat.extend(inner)
     return _once(source, flat)
 
@@ -178,7 +180,7 @@ def _at_zero(statement: cst.BaseStatement, variable: str) -> cst.BaseStatement:
 
 def _once(source: Source, flat: list[cst.BaseStatement]) -> list[cst.BaseStatement]:
     """Without assignments that repeat an earlier one, and with repeated loads named once."""
-    flat = _name_loads(source, flat)
+    flat = _name_loads(source, _same_masks(source, flat))
     kept: list[cst.BaseStatement] = []
     known: dict[str, tuple[str, set[str]]] = {}
     for statement in flat:
@@ -205,6 +207,53 @@ def _once(source: Source, flat: list[cst.BaseStatement]) -> list[cst.BaseStateme
             known = {k: v for k, v in known.items() if k not in changed and not (v[1] & changed)}
         kept.append(statement)
     return kept
+
+
+def _same_masks(source: Source, flat: list[cst.BaseStatement]) -> list[cst.BaseStatement]:
+    """With a mask that some loops name and others write out under its name everywhere."""
+    masks: dict[str, tuple[cst.BaseStatement, str]] = {}
+    for statement in flat:
+        name = target_name(statement)
+        if name is None or not isinstance(statement, cst.SimpleStatementLine):
+            continue
+        small = statement.body[0]
+        if isinstance(small, cst.Assign) and isinstance(small.value, cst.Comparison):
+            masks.setdefault(name, (statement, source.module.code_for_node(small.value)))
+    for name, (definition, text) in masks.items():
+        others = [s for s in flat if name in _assigned(s)]
+        reads = names_read(parsed(text))
+        sets = [i for i, s in enumerate(flat) if _assigned(s) & reads]
+        same = all(_repeats(source, flat, s) for s in others)
+        # Every name in the mask must have its only value where the mask moves to.
+        if not same or any(not _repeats(source, flat, flat[i]) for i in sets):
+            continue
+        place = next(
+            (
+                i
+                for i, s in enumerate(flat)
+                if any(source.module.code_for_node(c) == text for c in m.findall(s, m.Comparison()))
+            ),
+            None,
+        )
+        if place is None or (sets and min(sets) > place):
+            continue
+
+        def test(
+            node: cst.BaseExpression, text: str = text, name: str = name
+        ) -> cst.BaseExpression | None:
+            alike = isinstance(node, cst.Comparison) and source.module.code_for_node(node) == text
+            return cst.Name(name) if alike else None
+
+        new: list[cst.BaseStatement] = []
+        for position, statement in enumerate(flat):
+            if position == place:
+                new.append(definition.with_changes(leading_lines=()))
+            if statement not in others:
+                changed = substitute(statement, test)
+                assert isinstance(changed, cst.BaseStatement)
+                new.append(changed)
+        flat = new
+    return flat
 
 
 def _assigned(statement: cst.BaseStatement) -> set[str]:
