@@ -13,7 +13,7 @@ from pathlib import Path
 from kopt.gpu.errors import EnvironmentLacks
 
 _FULL = {errno.ENOSPC, errno.EDQUOT}
-_FORBIDDEN = {errno.EACCES, errno.EPERM, errno.EROFS}
+_FORBIDDEN = {errno.ENOTDIR, errno.EEXIST, errno.EACCES, errno.EPERM, errno.EROFS}
 
 
 def write_atomically(path: Path, data: str | bytes, mode: int = 0o644) -> None:
@@ -69,7 +69,7 @@ def _lacks(error: OSError, path: Path) -> EnvironmentLacks | None:
     if error.errno in _FORBIDDEN:
         return EnvironmentLacks(
             f"cannot write {path}: {error.strerror}",
-            "choose a writable folder for runs: --runs-dir DIR or KOPT_RUNS_DIR",
+            "choose a writable folder for runs: KOPT_RUNS=DIR, or `runs` in [tool.kopt]",
         )
     return None
 
@@ -90,6 +90,6 @@ def database_lacks(error: sqlite3.OperationalError, path: Path) -> EnvironmentLa
     if "readonly" in text or "unable to open" in text or "disk I/O" in text:
         return EnvironmentLacks(
             f"cannot write {path}: {text}",
-            "choose a writable folder for runs: --runs-dir DIR or KOPT_RUNS_DIR",
+            "choose a writable folder for runs: KOPT_RUNS=DIR, or `runs` in [tool.kopt]",
         )
     return None

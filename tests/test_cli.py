@@ -1,0 +1,130 @@
+"""The command line as a person meets it: output, exit codes, and one sentence for bad input."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+KERNEL = """
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def scale_kernel(x, y, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y + at, 2 * tl.load(x + at, mask=at < n), mask=at < n)
+
+
+def scale(x):
+    y = torch.empty_like(x)
+    scale_kernel[(triton.cdiv(x.numel(), 1024),)](x, y, x.numel(), BLOCK=1024)
+    return y
+"""
+INPUTS = """
+
+def make_inputs(n=100_000):
+    return (torch.randn(n, device="cuda"),)
+"""
+SECOND = KERNEL[KERNEL.index("def scale(") :].replace("def scale", "def again")
+
+
+def kopt(*args: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", "from kopt.cli import main; main()", *args],
+        cwd=cwd, capture_output=True, text=True, timeout=240, check=False,
+        env={**os.environ, "XDG_CONFIG_HOME": str(cwd / "home"), **env},
+    )  # fmt: skip
+
+
+def test_help_and_version(tmp_path: Path) -> None:
+    done = kopt("--help", cwd=tmp_path)
+    assert done.returncode == 0
+    for command in ("optimize", "profile", "verify", "bench", "sweep", "devices", "init", "runs"):
+        assert command in done.stdout
+    assert kopt("--version", cwd=tmp_path).stdout.startswith("kopt ")
+
+
+def test_devices_as_json(tmp_path: Path) -> None:
+    rows = json.loads(kopt("devices", "--json", cwd=tmp_path).stdout)
+    assert {"a100", "a10g", "rtx_a6000", "h100_sxm", "h200"} <= {row["name"] for row in rows}
+
+
+BAD_INPUT = {
+    "text": ("hello world", [], 2, "syntax"),
+    "no_kernel": ("x = 1\n", [], 2, ""),
+    "no_inputs": (KERNEL, [], 2, "kopt init"),
+    "two_entries": (KERNEL + SECOND + INPUTS, [], 2, "--entry"),
+    "unknown_gpu": (KERNEL + INPUTS, ["--gpu", "a1000"], 2, "a100"),
+    "gpu_without_code": (KERNEL + INPUTS, ["--gpu", "h100"], 2, "a100"),
+    "import_error": ("import no_such_module\n" + KERNEL + INPUTS, [], 4, "no_such_module"),
+    "inputs_fail": (KERNEL + "\n\ndef make_inputs():\n    return 1 / 0\n", [], 4, "ZeroDivision"),
+    "entry_fails": (KERNEL.replace("return y", "return y[5, 5]") + INPUTS, [], 4, "IndexError"),
+    "too_large": (KERNEL + INPUTS.replace("100_000", "200_000_000_000"), [], 5, "memory"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD_INPUT)
+def test_bad_input_gets_one_sentence(name: str, tmp_path: Path) -> None:
+    source, flags, code, says = BAD_INPUT[name]
+    (tmp_path / "kernel.py").write_text(source)
+    done = kopt("optimize", "kernel.py", *flags, cwd=tmp_path)
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    assert "error: " in done.stderr
+    assert says.lower() in done.stderr.lower()
+    assert done.stdout == ""
+    assert (tmp_path / "kernel.py").read_text() == source
+
+
+def test_missing_file_folder_and_option(tmp_path: Path) -> None:
+    assert kopt("optimize", "nowhere.py", cwd=tmp_path).returncode == 2
+    assert kopt("optimize", ".", cwd=tmp_path).returncode == 2
+    assert kopt("optimize", cwd=tmp_path).returncode == 2
+    assert kopt("report", "nothing", cwd=tmp_path).returncode == 2
+    (tmp_path / "pyproject.toml").write_text("[tool.kopt]\nwrong = 1\n")
+    done = kopt("runs", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "wrong" in done.stderr
+
+
+def test_runs_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "kernel.py").write_text(KERNEL + INPUTS)
+    (tmp_path / ".kopt").write_text("a file where the folder should be")
+    done = kopt("optimize", "kernel.py", cwd=tmp_path)
+    assert done.returncode == 5, done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_one_run_from_profile_to_report(tmp_path: Path) -> None:
+    """A kernel that cannot be made faster, through the commands a person would type."""
+    (tmp_path / "kernel.py").write_text(KERNEL + INPUTS)
+    done = kopt("optimize", "kernel.py", "--json", "--budget-s", "30", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["status"] in {"no_headroom", "no_gain", "predicted_improved"}
+    assert document["baseline"]["provenance"] == "predicted"
+    assert document["run_id"] in kopt("runs", cwd=tmp_path).stdout
+    report = kopt("report", document["run_id"], cwd=tmp_path)
+    assert report.stdout.startswith("# scale: ")
+    record = Path(document["folder"]) / "run.json"
+    old = json.loads(record.read_text())
+    record.write_text(json.dumps({**old, "schema_version": 0}))
+    refused = kopt("report", document["run_id"], cwd=tmp_path)
+    assert refused.returncode == 2
+    assert "Traceback" not in refused.stderr
+
+
+def test_verify_says_no_with_exit_code_three(tmp_path: Path) -> None:
+    (tmp_path / "kernel.py").write_text(KERNEL + INPUTS)
+    (tmp_path / "wrong.py").write_text((KERNEL + INPUTS).replace("2 * tl.load", "3 * tl.load"))
+    done = kopt("verify", "wrong.py", "--against", "kernel.py", "--json", cwd=tmp_path)
+    assert done.returncode == 3, done.stderr
+    assert json.loads(done.stdout)["verdict"]["status"] == "mismatch"
