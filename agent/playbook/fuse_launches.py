@@ -6,26 +6,15 @@ program of the second launch loads just what the same program of the first one h
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import libcst as cst
 import libcst.matchers as m
 
 from kopt.agent.playbook.base import CallEvidence, Proposal
-from kopt.agent.playbook.fusion import (
-    Access,
-    Chain,
-    Handover,
-    Stage,
-    chains,
-    launch_line,
-    same_argument,
-)
+from kopt.agent.playbook.fused_file import fused_file
+from kopt.agent.playbook.fused_kernel import FusedKernel
+from kopt.agent.playbook.handovers import Chain, Handover, chains, label
 from kopt.agent.playbook.inline import inlined
-from kopt.agent.playbook.polynomial import Polynomial, argument
-from kopt.agent.playbook.reading import Reading, assigned_names, read
-from kopt.agent.playbook.signature import call_with, function_with, keyword, parameters
-from kopt.agent.playbook.source import Source, fresh_name, names_read, target_name
+from kopt.agent.playbook.source import Source
 from kopt.agent.playbook.tidy import tidied
 from kopt.gpu.trace import Alloc, Launch, Operator, PointerArg
 from kopt.tools.models import Effect
@@ -38,12 +27,17 @@ class FuseLaunches:
 
     def propose(self, call: CallEvidence) -> list[Proposal]:
         """One proposal for each chain of launches."""
+        if len(call.launches) < 2:
+            return []
+        source = Source(call.source)
         found = []
-        for position in range(len(chains(call, Source(call.source)))):
-            text = _fused(call, call.source, position)
+        for position, chain in enumerate(chains(call, source)):
+            text = _fused(call, source, chain)
             if text is None:
-                text = _fused(call, _inlined(call, position), position)
-            chain = chains(call, Source(call.source))[position]
+                written_out = Source(_inlined(call.source, chain))
+                again = chains(call, written_out)
+                if position < len(again):
+                    text = _fused(call, written_out, again[position])
             if text is not None:
                 found.append(self._proposal(call, chain, tidied(call.source, text)))
         return found
@@ -57,7 +51,7 @@ class FuseLaunches:
         saved = sum(sizes[h.buffer] for h in chain.handovers)
         saved += sum(size for b, size in sizes.items() if b not in kept)
         names = [s.evidence.kernel.name for s in chain.stages]
-        what = " and ".join(dict.fromkeys(_label(h) for h in chain.handovers))
+        what = " and ".join(dict.fromkeys(label(h) for h in chain.handovers))
         stored = (
             " The intermediate result is used elsewhere, so it is still stored."
             if kept == set(sizes)
@@ -97,11 +91,6 @@ class FuseLaunches:
         )
 
 
-def _label(handover: Handover) -> str:
-    text = handover.writer.texts[handover.store.parameter]
-    return text if text.isidentifier() else handover.store.parameter
-
-
 def _bytes(call: CallEvidence, buffer: int) -> int:
     for event in call.trace.events:
         if isinstance(event, Alloc) and event.buffer == buffer:
@@ -109,10 +98,9 @@ def _bytes(call: CallEvidence, buffer: int) -> int:
     return 0
 
 
-def _inlined(call: CallEvidence, position: int) -> str:
-    """The file with the helpers of this chain's kernels written out."""
-    text = call.source
-    for stage in chains(call, Source(text))[position].stages:
+def _inlined(text: str, chain: Chain) -> str:
+    """The file with the helpers of a chain's kernels written out."""
+    for stage in chain.stages:
         text = inlined(text, stage.evidence.kernel.name)
     return text
 
@@ -137,479 +125,27 @@ def _escapes(call: CallEvidence, chain: Chain, buffer: int) -> bool:
     return False
 
 
-def _fused(call: CallEvidence, text: str, position: int) -> str | None:
-    source = Source(text)
-    lines = chains(call, source)
-    if position >= len(lines):
+def _only_here(source: Source, chain: Chain, handover: Handover) -> bool:
+    """Whether the host's variable for a buffer is used in these launches alone."""
+    arg = handover.writer.site.arguments.get(handover.store.parameter)
+    owner = source.functions().get(handover.writer.site.function)
+    if arg is None or not isinstance(arg.value, cst.Name) or owner is None:
+        return False
+    name = arg.value.value
+    if len(source.assigned(name, owner.name.value)) != 1:
+        return False
+    inside = sum(len(m.findall(stage.site.call, m.Name(name))) for stage in chain.stages)
+    return len(m.findall(owner, m.Name(name))) == inside + 1
+
+
+def _fused(call: CallEvidence, source: Source, chain: Chain) -> str | None:
+    """The file with a chain in one launch; None where the source does not show what TTIR does."""
+    dropped = {
+        h.buffer
+        for h in chain.handovers
+        if not _escapes(call, chain, h.buffer) and _only_here(source, chain, h)
+    }
+    kernel = FusedKernel(source, chain, dropped)
+    if not all(kernel.add(stage) for stage in chain.stages):
         return None
-    return _Writer(call, source, lines[position]).write()
-
-
-@dataclass
-class _Parameter:
-    """A parameter of the fused kernel."""
-
-    node: cst.Param
-    value: cst.BaseExpression
-    """What the host passes."""
-    by_name: bool
-    kind: int
-    """0 for pointers, 1 for numbers, 2 for constexprs: their order in the signature."""
-
-
-@dataclass
-class _Writer:
-    """Writes one fused kernel and its launch."""
-
-    call: CallEvidence
-    source: Source
-    chain: Chain
-    body: list[cst.BaseStatement] = field(default_factory=list)
-    parameters: dict[str, _Parameter] = field(default_factory=dict)
-    used: set[str] = field(default_factory=set)
-    known: dict[str, str] = field(default_factory=dict)
-    """Text of a value to the variable that holds it."""
-    held: dict[int, str] = field(default_factory=dict)
-    """Buffer to the variable with the program's part of it."""
-    dropped: set[int] = field(default_factory=set)
-    origins: dict[tuple[int, str], str] = field(default_factory=dict)
-    """Stage and parameter to the parameter of the fused kernel."""
-
-    def write(self) -> str | None:
-        """The whole file; None where the source does not show what the TTIR does."""
-        self.dropped = {
-            h.buffer
-            for h in self.chain.handovers
-            if not _escapes(self.call, self.chain, h.buffer) and self._only_here(h)
-        }
-        for stage in self.chain.stages:
-            if not self._add(stage):
-                return None
-        return self._assemble()
-
-    def _only_here(self, handover: Handover) -> bool:
-        """Whether the host's variable for a buffer is used in these launches alone."""
-        arg = handover.writer.site.arguments.get(handover.store.parameter)
-        owner = self.source.functions().get(handover.writer.site.function)
-        if arg is None or not isinstance(arg.value, cst.Name) or owner is None:
-            return False
-        name = arg.value.value
-        if len(self.source.assigned(name, owner.name.value)) != 1:
-            return False
-        inside = sum(len(m.findall(stage.site.call, m.Name(name))) for stage in self.chain.stages)
-        return len(m.findall(owner, m.Name(name))) == inside + 1
-
-    # One stage -------------------------------------------------------------------------
-
-    def _add(self, stage: Stage) -> bool:
-        reading = read(self.source, stage.evidence.kernel)
-        if reading is None or not isinstance(reading.function.body, cst.IndentedBlock):
-            return False
-        taken = [h for h in self.chain.handovers if h.reader is stage]
-        given = {h.store.parameter: h for h in self.chain.handovers if h.writer is stage}
-        names = self._parameters(stage, reading, taken, given)
-        if names is None:
-            return False
-        loads: dict[int, Handover] = {}
-        for handover in taken:
-            calls = _calls(reading, "load", handover.loads[0])
-            if not calls:
-                return False
-            loads.update({id(c): handover for c in calls})
-        stores: dict[int, Handover] = {}
-        for handover in given.values():
-            calls = _calls(reading, "store", handover.store)
-            if len(calls) != 1:
-                return False
-            stores[id(calls[0])] = handover
-        for statement in reading.function.body.body:
-            if m.matches(statement, m.SimpleStatementLine(body=[m.Expr(m.SimpleString())])):
-                continue
-            if not self._statement(statement, names, loads, stores):
-                return False
-        reads = {n for s in self.body for n in names_read(s)}
-        return not any(
-            names.get(h.loads[0].parameter) is None and h.loads[0].parameter in reads
-            and h.loads[0].parameter not in self.parameters
-            for h in taken
-        )  # fmt: skip
-
-    def _parameters(
-        self,
-        stage: Stage,
-        reading: Reading,
-        taken: list[Handover],
-        given: dict[str, Handover],
-    ) -> dict[str, str] | None:
-        """Add a stage's parameters; what each of its variables is called in the fused kernel."""
-        names: dict[str, str] = {}
-        gone = {h.loads[0].parameter for h in taken if h.buffer in self.dropped}
-        gone |= {p for p, h in given.items() if h.buffer in self.dropped}
-        number = self.chain.stages.index(stage)
-        for node in parameters(reading.function):
-            name = node.name.value
-            arg = stage.site.arguments.get(name)
-            if name in gone:
-                continue
-            if arg is None:
-                if node.default is None:
-                    return None
-                value: cst.BaseExpression = node.default
-            else:
-                value = arg.value
-            twin = self._twin(number, name)
-            if twin is not None:
-                names[name] = self.origins[number, name] = twin
-                continue
-            new = name if name not in self.used else fresh_name(name, self.source.module)
-            if new in self.used:
-                return None
-            self.used.add(new)
-            names[name] = self.origins[number, name] = new
-            is_constexpr = "constexpr" in self.source.code(node)
-            pointer = stage.pointer(name) is not None
-            self.parameters[new] = _Parameter(
-                node.with_changes(name=cst.Name(new)),
-                value,
-                is_constexpr or (arg is not None and arg.keyword is not None),
-                0 if pointer else 2 if is_constexpr else 1,
-            )
-        for name in sorted(assigned_names(reading.function.body)):
-            if name in names:
-                continue
-            if name in self._handed_on(reading, taken):
-                names[name] = name
-                continue
-            new = name if name not in self.used else fresh_name(name, self.source.module)
-            number_of = 2
-            while new in self.used:
-                new, number_of = f"{name}_{number_of}", number_of + 1
-            names[name] = new
-        return names
-
-    def _handed_on(self, reading: Reading, taken: list[Handover]) -> set[str]:
-        """Variables that hold a value at hand now and what this stage makes of its only load."""
-        found = set()
-        for handover in taken:
-            calls = _calls(reading, "load", handover.loads[0])
-            readers = [h for h in self.chain.handovers if h.buffer == handover.buffer]
-            held = self.held.get(handover.buffer)
-            for line in reading.source.inside(reading.function.body, cst.SimpleStatementLine):
-                assert isinstance(line, cst.SimpleStatementLine)
-                inside = [c for c in calls if c in m.findall(line, m.Call())]
-                if inside and len(calls) == len(readers) == 1 and target_name(line) == held:
-                    found.add(str(held))
-        return found
-
-    def _twin(self, number: int, name: str) -> str | None:
-        """The fused kernel's parameter that always equals this one."""
-        for earlier in range(number):
-            twin = same_argument(self.chain.stages[earlier], self.chain.stages[number], name)
-            if twin is not None and (earlier, twin) in self.origins:
-                return self.origins[earlier, twin]
-        return None
-
-    # One statement ---------------------------------------------------------------------
-
-    def _statement(
-        self,
-        statement: cst.BaseStatement,
-        names: dict[str, str],
-        loads: dict[int, Handover],
-        stores: dict[int, Handover],
-    ) -> bool:
-        if m.matches(statement, m.SimpleStatementLine(body=[m.Expr(m.Call())])):
-            assert isinstance(statement, cst.SimpleStatementLine)
-            expression = statement.body[0]
-            assert isinstance(expression, cst.Expr)
-            if id(expression.value) in stores:
-                assert isinstance(expression.value, cst.Call)
-                return self._store(statement, expression.value, stores, names, loads)
-        if any(id(c) in stores for c in m.findall(statement, m.Call())):
-            return False
-        whole = self._whole_load(statement, loads, names)
-        if whole:
-            return True
-        target = target_name(statement)
-        changed = self._renamed(statement, names, loads)
-        assert isinstance(changed, cst.BaseStatement)
-        if self._repeats(changed, target, names):
-            return True
-        for name in assigned_names(changed):
-            self.used.add(name)
-            self.known = {
-                text: holder
-                for text, holder in self.known.items()
-                if holder != name and name not in _words(text)
-            }
-        if isinstance(changed, cst.SimpleStatementLine) and isinstance(changed.body[0], cst.Assign):
-            text = self.source.module.code_for_node(changed.body[0].value)
-            holder = target_name(changed)
-            if holder is not None and holder not in _words(text):
-                self.known[text] = holder
-        self.body.append(changed)
-        return True
-
-    def _repeats(
-        self, changed: cst.BaseStatement, target: str | None, names: dict[str, str]
-    ) -> bool:
-        """Whether a statement computes what a variable already holds; it is then left out."""
-        if target is None or not isinstance(changed, cst.SimpleStatementLine):
-            return False
-        assign = changed.body[0]
-        if not isinstance(assign, cst.Assign):
-            return False
-        holder = self.known.get(self.source.module.code_for_node(assign.value))
-        if holder is None:
-            return False
-        names[target] = holder
-        return True
-
-    def _whole_load(
-        self, statement: cst.BaseStatement, loads: dict[int, Handover], names: dict[str, str]
-    ) -> bool:
-        """Leave out `x = tl.load(…)` of a value that is at hand."""
-        target = target_name(statement)
-        if target is None or not isinstance(statement, cst.SimpleStatementLine):
-            return False
-        assign = statement.body[0]
-        if not isinstance(assign, cst.Assign) or id(assign.value) not in loads:
-            return False
-        handover = loads[id(assign.value)]
-        if handover.fill or handover.buffer not in self.held:
-            return False
-        names[target] = self.held[handover.buffer]
-        return True
-
-    def _store(
-        self,
-        statement: cst.SimpleStatementLine,
-        call: cst.Call,
-        stores: dict[int, Handover],
-        names: dict[str, str],
-        loads: dict[int, Handover],
-    ) -> bool:
-        """Keep the stored value in a variable, and the store only if it is needed."""
-        handover = stores[id(call)]
-        values = [a for a in call.args if a.keyword is None or a.keyword.value == "value"]
-        if len(values) < 2:
-            return False
-        value = self._renamed(values[1].value, names, loads)
-        assert isinstance(value, cst.BaseExpression)
-        if isinstance(value, cst.Name):
-            holder = value.value
-        else:
-            wanted = _label(handover)
-            holder = wanted if wanted not in self.used else fresh_name(wanted, self.source.module)
-            self.used.add(holder)
-            lines = [*statement.leading_lines]
-            if handover.buffer in self.dropped:
-                lines.append(_comment("# Used from registers, so it never crosses memory."))
-            else:
-                lines.append(_comment("# Stored for later use, but used from registers here."))
-            line = cst.SimpleStatementLine(
-                [cst.Assign([cst.AssignTarget(cst.Name(holder))], value)], leading_lines=lines
-            )
-            self.body.append(line)
-            statement = statement.with_changes(leading_lines=())
-        self.held[handover.buffer] = holder
-        if handover.buffer not in self.dropped:
-            changed = self._renamed(statement, names, loads)
-            assert isinstance(changed, cst.SimpleStatementLine)
-            kept = changed.body[0]
-            assert isinstance(kept, cst.Expr)
-            assert isinstance(kept.value, cst.Call)
-            position = next(i for i, a in enumerate(call.args) if a is values[1])
-            args = list(kept.value.args)
-            args[position] = args[position].with_changes(value=cst.Name(holder))
-            self.body.append(
-                changed.with_changes(
-                    body=[kept.with_changes(value=kept.value.with_changes(args=args))]
-                )
-            )
-        return True
-
-    def _renamed(
-        self, node: cst.CSTNode, names: dict[str, str], loads: dict[int, Handover]
-    ) -> cst.CSTNode | cst.BaseStatement:
-        writer = self
-
-        class Rename(cst.CSTTransformer):
-            skip: cst.CSTNode | None = None
-
-            def visit_Attribute_attr(self, node: cst.Attribute) -> None:
-                self.skip = node.attr
-
-            def visit_Arg_keyword(self, node: cst.Arg) -> None:
-                self.skip = node.keyword
-
-            def leave_Name(self, original_node: cst.Name, updated_node: cst.Name) -> cst.Name:
-                if original_node is self.skip:
-                    return updated_node
-                new = names.get(original_node.value, original_node.value)
-                return updated_node.with_changes(value=new)
-
-            def leave_Call(
-                self, original_node: cst.Call, updated_node: cst.Call
-            ) -> cst.BaseExpression:
-                handover = loads.get(id(original_node))
-                if handover is None or handover.buffer not in writer.held:
-                    return updated_node
-                return writer._taken(handover, updated_node)
-
-        return node.visit(Rename())  # type: ignore[return-value]
-
-    def _taken(self, handover: Handover, load: cst.Call) -> cst.BaseExpression:
-        """The value in place of its load."""
-        name = cst.Name(self.held[handover.buffer])
-        if not handover.fill:
-            return name
-        mask = _argument(load, "mask", 1)
-        other = _argument(load, "other", 2)
-        if mask is None or other is None:
-            return name
-        function = load.func.with_changes(attr=cst.Name("where"))
-        return cst.Call(function, [cst.Arg(mask), cst.Arg(name), cst.Arg(other)])
-
-    # The file --------------------------------------------------------------------------
-
-    def _assemble(self) -> str | None:
-        last = self.chain.stages[-1]
-        functions = self.source.functions()
-        definitions = [functions[s.evidence.kernel.name] for s in self.chain.stages]
-        name = fresh_name(_joined([d.name.value for d in definitions]), self.source.module)
-        model = definitions[-1]
-        assert isinstance(model.body, cst.IndentedBlock)
-        read_names = {n for s in self.body for n in names_read(s)}
-        chosen = sorted(
-            ((n, p) for n, p in self.parameters.items() if n in read_names), key=lambda e: e[1].kind
-        )
-        gone = {_label(h) for h in self.chain.handovers if h.buffer in self.dropped}
-        if any(names_read(p.value) & gone for _, p in chosen):
-            return None
-        has_default = False
-        for _, parameter in chosen:
-            if has_default and parameter.node.default is None:
-                return None
-            has_default = has_default or parameter.node.default is not None
-        text = self.source.module.code
-        fused = function_with(
-            model.with_changes(
-                name=cst.Name(name),
-                body=model.body.with_changes(body=self.body),
-            ),
-            [p.node for _, p in chosen],
-            text,
-        )
-        changes = self._definitions(definitions, fused)
-        return self.source.replace([*changes, *self._launches(last, name, chosen, text)])
-
-    def _definitions(
-        self, definitions: list[cst.FunctionDef], fused: cst.FunctionDef
-    ) -> list[
-        tuple[
-            cst.CSTNode, cst.CSTNode | cst.FlattenSentinel[cst.BaseStatement] | cst.RemovalSentinel
-        ]
-    ]:
-        """Put the fused kernel where the last one was; drop those that nothing launches now."""
-        used = [n.value for n in m.findall(self.source.module, m.Name()) if isinstance(n, cst.Name)]
-        unique = {d.name.value: d for d in definitions}
-        launched = [d.name.value for d in definitions]
-        alone = {n for n in unique if used.count(n) == 1 + launched.count(n)}
-        order = [n for n in self.source.functions() if n in unique]
-        changes: list[
-            tuple[
-                cst.CSTNode,
-                cst.CSTNode | cst.FlattenSentinel[cst.BaseStatement] | cst.RemovalSentinel,
-            ]
-        ] = []
-        first = unique[order[0]]
-        for name in order[:-1]:
-            if name in alone:
-                changes.append((unique[name], cst.RemoveFromParent()))
-        final = unique[order[-1]]
-        if order[-1] in alone:
-            lines = (
-                first.leading_lines if order[0] in alone and len(order) > 1 else final.leading_lines
-            )
-            changes.append((final, fused.with_changes(leading_lines=lines)))
-        else:
-            spaced = fused.with_changes(leading_lines=[cst.EmptyLine(), cst.EmptyLine()])
-            changes.append((final, cst.FlattenSentinel([final, spaced])))
-        return changes
-
-    def _launches(
-        self, last: Stage, name: str, chosen: list[tuple[str, _Parameter]], text: str
-    ) -> list[tuple[cst.CSTNode, cst.CSTNode | cst.RemovalSentinel]]:
-        changes: list[tuple[cst.CSTNode, cst.CSTNode | cst.RemovalSentinel]] = []
-        for stage in self.chain.stages[:-1]:
-            line = launch_line(self.source, stage.site)
-            assert line is not None
-            changes.append((line, cst.RemoveFromParent()))
-        call = last.site.call
-        assert isinstance(call.func, cst.Subscript)
-        args = []
-        named = False
-        for new, parameter in chosen:
-            named = named or parameter.by_name
-            value = parameter.value
-            if parameter.node.default is not None and self.source.code(value) == self.source.code(
-                parameter.node.default
-            ):
-                named = True
-                continue
-            args.append(keyword(new, value) if named else cst.Arg(value))
-        for extra in ("num_warps", "num_stages"):
-            if extra in last.site.arguments:
-                args.append(keyword(extra, last.site.arguments[extra].value))
-        launched = call.with_changes(func=call.func.with_changes(value=cst.Name(name)))
-        owner = launch_line(self.source, last.site)
-        assert owner is not None
-        changes.append((call, call_with(launched, args, text, _indent(self.source, owner))))
-        return changes
-
-
-def _comment(text: str) -> cst.EmptyLine:
-    return cst.EmptyLine(comment=cst.Comment(text))
-
-
-def _indent(source: Source, line: cst.CSTNode) -> str:
-    """The indentation of a statement."""
-    depth, current = 0, source.parent(line)
-    while current is not None:
-        depth += isinstance(current, cst.IndentedBlock)
-        current = source.parent(current)
-    return source.module.default_indent * depth
-
-
-def _calls(reading: Reading, kind: str, access: Access) -> list[cst.Call]:
-    """The `tl.load` or `tl.store` calls of an access in the source."""
-    wanted = Polynomial.of(argument(access.parameter)) + access.offset
-    found = []
-    for node in reading.source.inside(reading.function.body, cst.Call):
-        assert isinstance(node, cst.Call)
-        named = m.matches(node.func, m.Attribute(attr=m.Name(kind)))
-        if named and node.args and reading.value(node.args[0].value) == wanted:
-            found.append(node)
-    return found
-
-
-def _argument(call: cst.Call, name: str, position: int) -> cst.BaseExpression | None:
-    for index, arg in enumerate(call.args):
-        if (arg.keyword is not None and arg.keyword.value == name) or (
-            arg.keyword is None and index == position
-        ):
-            return arg.value
-    return None
-
-
-def _joined(names: list[str]) -> str:
-    """A name for the fused kernel."""
-    stems = [n.removesuffix("_kernel") for n in names]
-    suffix = "_kernel" if any(n.endswith("_kernel") for n in names) else ""
-    unique = list(dict.fromkeys(stems))
-    return "_".join(unique) + suffix
-
-
-def _words(text: str) -> set[str]:
-    return names_read(cst.parse_expression(text.strip()))
+    return fused_file(source, kernel)

@@ -16,7 +16,7 @@ import libcst as cst
 import libcst.matchers as m
 
 from kopt.agent.playbook.base import CallEvidence, KernelEvidence, Proposal
-from kopt.agent.playbook.fusion import launch_line
+from kopt.agent.playbook.stages import launch_line
 from kopt.agent.playbook.host import grid, on_host
 from kopt.agent.playbook.index import Indices, launch_value
 from kopt.agent.playbook.inline import inlined
