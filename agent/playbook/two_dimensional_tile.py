@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from kopt.agent.playbook.base import CallEvidence, KernelEvidence, Proposal
 from kopt.agent.playbook.flat_index import flat_index
 from kopt.agent.playbook.inline import inlined
-from kopt.agent.playbook.source import Site
 from kopt.agent.playbook.tidy import tidied
 from kopt.agent.playbook.tile_kernel import tiled
 from kopt.agent.playbook.ttir import Operation
+from kopt.gpu.counters import Site
 from kopt.tools.models import Effect
 
 
