@@ -260,9 +260,10 @@ def parse(text: str) -> Module:
             names = tuple(scopes.define(m.group(1)) for m in _ARGUMENT.finditer(inside))
             block = stack[-1]
             if block.operations:
-                block = Block(names, parent=block.parent)
-                assert block.parent is not None
-                block.parent.regions.append(block)
+                # Blocks behind an early return hang on the branch that leads to them.
+                owner = block.parent or block.operations[-1]
+                block = Block(names, parent=owner)
+                owner.regions.append(block)
                 stack[-1] = block
             else:
                 block.arguments = names
