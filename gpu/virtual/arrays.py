@@ -58,7 +58,7 @@ class Program:
             name = f"arg{position}"
             segments.append(Segment(address, argument.nbytes, argument.ctypes.data, name, where))
             values.append(address)
-            address = next_address(address, argument.nbytes) + argument.nbytes
+            address = next_address(address + argument.nbytes, 0)
         missing = len(kernel.params) - len(values)
         x, y, z = (*grid, 1, 1, 1)[:3]
         return kernel.launch(

@@ -29,7 +29,7 @@ def findings(
         width = slot.FINDING_SLOTS
         rows.extend(context.findings[1 : 1 + width * kept].reshape(-1, width).tolist())
     merged: dict[tuple[int, str, str], Finding] = {}
-    for number, signed, cta, lane in sorted(rows, key=lambda r: (r[2], r[0], r[3])):
+    for number, signed, cta, lane in sorted(rows, key=lambda r: (r[2], r[0], r[3]))[:limit]:
         site = translation.sites[number]
         i = site.instruction
         address = signed & ((1 << 64) - 1)

@@ -18,7 +18,7 @@ from kopt.gpu.virtual.ptx.registers import LOCAL_WINDOW, SHARED_WINDOW
 from kopt.gpu.virtual.ptx.translate import Translation
 from kopt.gpu.virtual.segments import Segment
 
-LOG_ROWS = 1 << 20
+LOG_ROWS = 1 << 18
 """Rows of the line log, shared by the threads; a log that would grow longer is thinned."""
 
 I64 = NDArray[np.int64]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kopt.gpu.counters import InstructionClass
 from kopt.gpu.virtual.ptx.instruction import Instruction
+from kopt.gpu.virtual.ptx.mma_ir import shape
 
 _CLASS: dict[str, InstructionClass] = {
     "mma": "mma", "ldmatrix": "ldmatrix", "shfl": "shuffle", "vote": "vote", "redux": "vote",
@@ -51,14 +52,10 @@ def flops(i: Instruction) -> tuple[str, int, bool]:
     """Name and number of floating-point operations, by lane or (True) by warp."""
     name, kind = i.parts[0], i.parts[-1]
     if name == "mma":
-        tile = next(p for p in i.parts if p.startswith("m16n8k"))
-        types = [p for p in i.parts if p in {"f16", "bf16", "tf32", "f32", "s8", "u8", "s32"}]
-        label = {"s8": "int8", "u8": "int8"}.get(types[1], types[1])
-        return (
-            ("mma_" + label.replace("f16", "fp16").replace("bfp16", "bf16")),
-            (2 * 16 * 8 * int(tile[6:])),
-            True,
-        )
+        variant = shape(i.opcode)
+        names = {"f16": "fp16", "s8": "int8", "u8": "int8", "f64": "fp64"}
+        label = names.get(variant.a_type, variant.a_type)
+        return f"mma_{label}", 2 * variant.rows * 8 * variant.k, True
     if kind not in _FLOAT or name not in {"add", "sub", "mul", "fma", "mad", "div", *_SFU}:
         return "", 0, False
     each = 2 if name in {"fma", "mad"} else 1

@@ -75,7 +75,11 @@ def _digest(data: bytes) -> bytes:
 def _load(path: Path) -> bytes | None:
     """A cached object file, or None if there is none that is whole."""
     try:
-        data = path.read_bytes()
+        with path.open("rb") as file:
+            if os.name == "posix" and os.fstat(file.fileno()).st_uid != os.geteuid():
+                # Nobody else's machine code is run.
+                return None
+            data = file.read()
     except OSError:
         return None
     header = len(FORMAT) + 65
@@ -85,10 +89,17 @@ def _load(path: Path) -> bytes | None:
     return None
 
 
+def _make_private(folder: Path) -> None:
+    """A folder and its missing parents, for the user alone."""
+    if not folder.is_dir():
+        _make_private(folder.parent)
+        folder.mkdir(mode=0o700, exist_ok=True)
+
+
 def _save(path: Path, body: bytes) -> None:
     """Keep an object file. A cache that cannot be written only costs the next compile."""
     with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _make_private(path.parent)
         handle, name = tempfile.mkstemp(dir=path.parent)
         try:
             with os.fdopen(handle, "wb") as file:
@@ -129,11 +140,15 @@ def _closure(routines: Iterable[Routine]) -> list[Routine]:
     return list(found.values())
 
 
+def routine_text(routine: Routine) -> str:
+    """A module of one routine."""
+    declared = [other.declaration for other in routine.calls]
+    return "\n".join([*declared, masked_declarations(routine.text), routine.text, ATTRIBUTES])
+
+
 @cache
 def _routine_object(routine: Routine, cpu: Cpu) -> bytes:
-    declared = [other.declaration for other in routine.calls]
-    text = "\n".join([*declared, masked_declarations(routine.text), routine.text, ATTRIBUTES])
-    return object_file(text, cpu, 1)[0]
+    return object_file(routine_text(routine), cpu, 1)[0]
 
 
 def _provide(name: str) -> None:

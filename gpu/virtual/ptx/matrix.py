@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kopt.gpu.virtual.ptx import matrix_ir
+from kopt.gpu.virtual.ptx import ldmatrix_ir, mma_ir
 from kopt.gpu.virtual.ptx.atomics import Atomics
 from kopt.gpu.virtual.ptx.instruction import Instruction
 from kopt.gpu.virtual.ptx.ir import Value, lanes
@@ -23,22 +23,24 @@ class Matrix(Atomics):
         on = Value("i32", str(_signed32((1 << (8 * count)) - 1)))
         self.count(site, where, on)
         result = self.code.routine(
-            matrix_ir.ldmatrix(count, transposed), self.arguments(site, where, on)
+            ldmatrix_ir.ldmatrix(count, transposed), self.arguments(site, where, on)
         )
         self._unpack(i, result, count)
         self.shadow_ldmatrix(i, site, where, on, count, transposed)
 
     def op_mma(self, i: Instruction) -> None:
-        variant = matrix_ir.shape(i.opcode)
+        variant = mma_ir.shape(i.opcode)
         inputs = [
-            self.read(o, 32, vector=True) for operand in i.operands[1:4] for o in items(operand)
+            self.read(o, variant.bits, vector=True)
+            for operand in i.operands[1:4]
+            for o in items(operand)
         ]
         count = len(items(i.operands[0]))
-        self._unpack(i, self.code.routine(matrix_ir.routine(variant), inputs), count)
+        self._unpack(i, self.code.routine(mma_ir.routine(variant), inputs), count, variant.bits)
 
-    def _unpack(self, i: Instruction, result: Value, count: int) -> None:
+    def _unpack(self, i: Instruction, result: Value, count: int, bits: int = 32) -> None:
         mask = self.guard(i)
-        one = lanes("i32")
+        one = lanes(f"i{bits}")
         for k, target in enumerate(items(i.operands[0])):
             value = self.code.extract(result, one, k) if count > 1 else result
             self.write(target, value, mask)

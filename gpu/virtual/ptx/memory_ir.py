@@ -152,6 +152,13 @@ check:
   %aligned = icmp eq i64 %odd, 0
   br i1 %aligned, label %look, label %bad
 look:
+  %lo = load i64, ptr %seg
+  %limit.p = getelementptr i64, ptr %seg, i64 {ctx.SEG_LIMIT}
+  %limit = load i64, ptr %limit.p
+  %from = sub i64 %a, %lo
+  %inside = icmp ult i64 %from, %limit
+  br i1 %inside, label %fine, label %search
+search:
   %ok = call fastcc i1 @find(ptr %ctx, ptr %seg, i64 %a, i64 %a, i64 %bytes)
   br i1 %ok, label %fine, label %bad
 fine:

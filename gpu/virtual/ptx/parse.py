@@ -75,13 +75,16 @@ _VAR_DECL = re.compile(
 )
 _PARAM = re.compile(r"\.param\s+(?:\.align\s+(\d+)\s+)?\.(\w+)[^,]*?\s([\w$]+)(?:\[(\d+)\])?\s*$")
 _LOC = re.compile(r"\.loc\s+(\d+)\s+(\d+)\s+(\d+)(.*)$", re.DOTALL)
-_INLINED = re.compile(r"inlined_at\s+(\d+)\s+(\d+)")
-_FILE = re.compile(r'\.file\s+(\d+)\s+"((?:[^"\\]|\\.)*)"(?:\s+"?([^"]*)"?)?')
+_INLINE = re.compile(r"// begin inline asm.*?// end inline asm", re.DOTALL)
+_LOC_LINE = re.compile(r"^[ \t]*\.loc\s[^\n]*\n", re.MULTILINE)
+_INLINED = re.compile(r"inlined_at\s+(\d+)\s+(\d+)\s+(\d+)")
+_FILE = re.compile(r'\.file\s+(\d+)\s+"([^"]*)"(?:[ \t]+"([^"]*)")?')
 
 
 def parse(text: str, name: str) -> Entry:
     """The entry `name` of a PTX module. Raises `Unsupported` for syntax it does not know."""
-    files = {int(n): path for n, path, _ in _FILE.findall(text)}
+    files = {int(n): f"{path}/{last}" if last else path for n, path, last in _FILE.findall(text)}
+    text = _INLINE.sub(_one_location, text)
     clean = re.sub(r"//[^\n]*|/\*.*?\*/", " ", text, flags=re.DOTALL)
     module_shared = list(
         re.finditer(r"^[ \t]*(?:\.(?:extern|visible|weak)\s+)*(\.shared[^;]*);", clean, re.M)
@@ -104,6 +107,15 @@ def parse(text: str, name: str) -> Entry:
         _constant(entry, match.group(1))
     _Body(entry, files).read(_block(clean, head.end()))
     return entry
+
+
+def _one_location(block: re.Match[str]) -> str:
+    """Inline assembly at one place: LLVM counts the source line up for each of its lines."""
+    first = _LOC_LINE.search(block.group())
+    if first is None:
+        return block.group()
+    rest = _LOC_LINE.sub("", block.group()[first.end() :])
+    return block.group()[: first.end()] + rest
 
 
 def _constant(entry: Entry, text: str) -> None:
@@ -179,6 +191,8 @@ class _Body:
         self.scopes: list[dict[str, str]] = [{}]
         self.scope_count = 0
         self.file, self.line = "", 0
+        self.callers: dict[tuple[str, ...], tuple[str, ...]] = {}
+        """Where the function at an inlined place was called from."""
 
     def read(self, text: str) -> None:
         for raw in _statements(text):
@@ -209,10 +223,17 @@ class _Body:
         match = _LOC.match(raw)
         if match is None:
             raise Unsupported(f"PTX directive: {raw[:60]}")
-        where = _INLINED.search(match.group(4))
-        file, line = (where or match).group(1, 2)
-        if int(line):
-            self.file, self.line = self.files.get(int(file), ""), int(line)
+        here = match.group(1, 2, 3)
+        inlined = _INLINED.search(match.group(4))
+        if inlined:
+            self.callers[here] = inlined.group(1, 2, 3)
+        for _ in range(len(self.callers)):
+            # Triton's own library is not what a person can change: its caller is.
+            if here not in self.callers or "/triton/" not in self.files.get(int(here[0]), ""):
+                break
+            here = self.callers[here]
+        if int(here[1]):
+            self.file, self.line = self.files.get(int(here[0]), ""), int(here[1])
 
     def registers(self, raw: str) -> None:
         match = _REG_DECL.match(raw)

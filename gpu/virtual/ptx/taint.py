@@ -19,7 +19,7 @@ def slots(width: int) -> int:
     return 1 if width == 1 else width // 16
 
 
-def tainted(entry: Entry, flow: Flow) -> frozenset[str]:
+def tainted(entry: Entry, flow: Flow, singles: frozenset[str]) -> frozenset[str]:
     """Registers that may hold a float whose wide value differs from the actual one."""
     found: set[str] = set()
     changed = True
@@ -27,7 +27,7 @@ def tainted(entry: Entry, flow: Flow) -> frozenset[str]:
         changed = False
         for block in flow.blocks:
             for i in block.instructions:
-                if not _taints(i, found):
+                if not _taints(i, found, singles):
                     continue
                 for register in i.writes:
                     if register.name not in found and _room(entry, register.name):
@@ -40,7 +40,7 @@ def _room(entry: Entry, register: str) -> bool:
     return slots(WIDTHS[entry.registers[register]]) > 0
 
 
-def _taints(i: Instruction, found: set[str]) -> bool:
+def _taints(i: Instruction, found: set[str], singles: frozenset[str]) -> bool:
     name, kind = i.parts[0], i.parts[-1]
     fed = any(r.name in found for r in i.reads)
     if name in {"ld", "ldu"}:
@@ -54,6 +54,9 @@ def _taints(i: Instruction, found: set[str]) -> bool:
         return target in FLOATS or (fed and kind not in FLOATS)
     if name in CARRY:
         return fed
+    if name in {"add", "sub"} and kind in {"s32", "u32"}:
+        # What may change the exponent of a float32.
+        return bool(i.reads) and i.reads[0].name in found & singles
     return kind in FLOATS
 
 

@@ -13,7 +13,7 @@ import math
 import struct
 from dataclasses import dataclass
 
-from kopt.gpu.virtual.ptx import matrix_ir, wide_ir
+from kopt.gpu.virtual.ptx import mma_ir, wide_ir
 from kopt.gpu.virtual.ptx.compare import COMPARE
 from kopt.gpu.virtual.ptx.flow import Block, Flow
 from kopt.gpu.virtual.ptx.instruction import WIDTHS, Imm, Instruction, Operand, Reg, Vector
@@ -30,8 +30,10 @@ _ARITHMETIC = {
     "ex2", "lg2", "sin", "cos", "tanh", "copysign",
 }  # fmt: skip
 _EXACT = {
-    struct.unpack("<I", struct.pack("<f", value))[0]: value
-    for value in (math.log2(math.e), math.log(2), math.log10(2), math.log(10), math.log2(10))
+    struct.unpack("<I", struct.pack("<f", sign * value))[0]: sign * value
+    for base in (math.log2(math.e), math.log(2), math.log10(2), math.log(10), math.log2(10))
+    for value in (base, 2 * base)
+    for sign in (1, -1)
 }
 """Constants by which compilers turn one base of a logarithm or exponential into another."""
 _TO_INTEGER = {"rni", "rzi", "rmi", "rpi"}
@@ -63,8 +65,8 @@ class Wide(Translator):
 
     def __init__(self, entry: Entry, flow: Flow, counted: bool) -> None:
         super().__init__(entry, flow, counted)
-        self.shadowed = tainted(entry, flow)
         self._singles = single_registers(flow)
+        self.shadowed = tainted(entry, flow, self._singles)
         self._rows = 0
         for name in sorted(self.shadowed):
             width = WIDTHS[entry.registers[name]]
@@ -179,7 +181,33 @@ class Wide(Translator):
             return plan
         if kind in FLOATS and name in _ARITHMETIC:
             return self._plan_float(i, kind)
+        if name in {"add", "sub"} and WIDTHS[kind] == 32:
+            return self._plan_exponent(i)
         return []
+
+    def _plan_exponent(self, i: Instruction) -> _Plan:
+        """Integer arithmetic on a float's bits that only moves its exponent: a power of two."""
+        code = self.code
+        to, source, other = i.operands
+        assert isinstance(to, Reg)
+        vector = self.varied(i)
+        shadow = self._shadow(source, 0, vector)
+        if shadow is None:
+            return []
+        a, b = (self.read(o, 32, vector) for o in (source, other))
+        bits = code.binary(i.parts[0], a, b)
+        moved = code.binary("xor", a, bits)
+        rest = code.binary("and", moved, constant(moved.type, _signed(0x807FFFFF, 32)))
+        same = code.compare("icmp", "eq", rest, constant(rest.type, 0))
+        old, new = (code.cast("bitcast", v, "float") for v in (a, bits))
+        ratio = code.binary(
+            "fdiv", code.cast("fpext", new, "double"), code.cast("fpext", old, "double")
+        )
+        scaled = code.binary("fmul", shadow, ratio)
+        size = code.intrinsic("fabs.", scaled.type, [scaled])
+        finite = code.compare("fcmp", "olt", size, constant(size.type, INFINITY))
+        fine = code.binary("and", same, finite)
+        return [_Moved(to, [code.select(fine, scaled, constant(scaled.type, "0.0"))])]
 
     def _plan_float(self, i: Instruction, kind: str) -> _Plan:
         to = i.operands[0]
@@ -471,7 +499,7 @@ class Wide(Translator):
         return self.code.emit(type_, f"load {type_}, {pointer}, align 64")
 
     def _plan_mma(self, i: Instruction) -> _Plan:
-        variant = matrix_ir.shape(i.opcode)
+        variant = mma_ir.shape(i.opcode)
         if variant.accumulate == "s32":
             return []
         kind = variant.a_type + ("x2" if variant.per_register == 2 else "")
@@ -481,18 +509,18 @@ class Wide(Translator):
                 for part in range(variant.per_register):
                     self._put(row, self._wide(register, kind, part, vector=True))
                     row += 1
-        half = variant.accumulate == "f16"
+        half = variant.packed
+        total = "f16x2" if half else variant.accumulate
         for register in items(i.operands[3]):
             for part in (0, 1) if half else (0,):
-                self._put(row, self._wide(register, "f16x2" if half else "f32", part, True))
+                self._put(row, self._wide(register, total, part, vector=True))
                 row += 1
         self.code.routine(wide_ir.product(variant), [self._buffer(row)])
         plan: _Plan = []
-        for n in range(4):
+        for n in range(variant.results):
             register = items(i.operands[0])[n // 2 if half else n]
             assert isinstance(register, Reg)
-            kind = "f16x2" if half else "f32"
-            plan.append(_Result(register, kind, n % 2 if half else 0, self._get(n)))
+            plan.append(_Result(register, total, n % 2 if half else 0, self._get(n)))
         return plan
 
     # Memory ---------------------------------------------------------------------------------------

@@ -10,8 +10,8 @@ from functools import cache
 
 from kopt.gpu.virtual.ptx import context as ctx
 from kopt.gpu.virtual.ptx.ir import LANES, Code, Routine, Value, lanes
-from kopt.gpu.virtual.ptx.matrix_ir import Shape
 from kopt.gpu.virtual.ptx.memory_ir import ADDRESSES, FIND
+from kopt.gpu.virtual.ptx.mma_ir import Shape, multiply
 
 _SETUP = f"""
   %in = alloca <32 x i64>, align 64
@@ -196,24 +196,7 @@ def product(variant: Shape) -> Routine:
     per = variant.per_register
     a = [[load() for _ in range(per)] for _ in range(variant.a_registers)]
     b = [[load() for _ in range(per)] for _ in range(variant.b_registers)]
-    total = [load() for _ in range(4)]
-    for k in range(variant.k):
-        block, inside = divmod(k, 4 * per)
-        quad, part = divmod(inside, per)
-        rows = [
-            code.shuffle(a[2 * block + high][part], [lane // 4 * 4 + quad for lane in range(LANES)])
-            for high in (0, 1)
-        ]
-        columns = [
-            code.shuffle(
-                b[block][part], [(2 * (lane % 4) + odd) * 4 + quad for lane in range(LANES)]
-            )
-            for odd in (0, 1)
-        ]
-        total = [
-            code.intrinsic("fma.", type_, [rows[n // 2], columns[n % 2], total[n]])
-            for n in range(4)
-        ]
+    total = multiply(code, variant, a, b, [load() for _ in range(variant.results)])
     for index, value in enumerate(total):
         pointer = code.emit("ptr", f"getelementptr double, ptr %values, i64 {LANES * index}")
         code.raw(f"store {value}, {pointer}, align 64")
