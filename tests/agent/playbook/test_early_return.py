@@ -7,7 +7,7 @@ from collections.abc import Callable
 from kopt.agent.playbook.registry import REWRITES, propose_all
 from kopt.agent.playbook.ttir import parse
 
-GUARDED = '''
+GUARDED = """
 import torch
 import triton
 import triton.language as tl
@@ -41,7 +41,7 @@ def guarded(x, skip):
 def make_inputs(n_rows, n_cols):
     skip = torch.arange(n_rows, device="cuda") % 2
     return torch.randn(n_rows, n_cols, device="cuda"), skip
-'''
+"""
 
 
 def test_code_behind_an_early_return_is_seen_but_not_as_unconditional(run: Callable) -> None:
