@@ -261,9 +261,9 @@ def parse(text: str) -> Module:
             block = stack[-1]
             if block.operations:
                 # Blocks behind an early return hang on the branch that leads to them.
-                owner = block.parent or block.operations[-1]
-                block = Block(names, parent=owner)
-                owner.regions.append(block)
+                above = block.parent or block.operations[-1]
+                block = Block(names, parent=above)
+                above.regions.append(block)
                 stack[-1] = block
             else:
                 block.arguments = names

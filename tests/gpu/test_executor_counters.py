@@ -311,7 +311,7 @@ def test_matmul() -> None:
     check_lines(counters)
 
 
-# Any pattern, counted by brute force. ----------------------------------------------------------------
+# Any pattern, counted by brute force. --------------------------------------------
 
 
 def pattern(size: int, space: str) -> Program:

@@ -337,7 +337,7 @@ def test_carry_chains(a: list[int], b: list[int]) -> None:
         assert product[n] == ((x & 0xFFFFFFFF) * (y & 0xFFFFFFFF) + (x >> 32)) & mask
 
 
-# Floats: bits to exact fractions and back. ----------------------------------------------------------------
+# Floats: bits to exact fractions and back. --------------------------------------------
 
 
 class Format:
