@@ -10,10 +10,6 @@ from kopt.agent.playbook.base import KernelEvidence
 from kopt.agent.playbook.index import Indices, launch_value
 from kopt.agent.playbook.ttir import Loop, Module
 
-FEWEST_TRIPS = 8
-"""Iterations from which on a loop is worth splitting."""
-
-
 Combine = Literal["add", "maximum", "minimum"]
 
 
@@ -67,7 +63,7 @@ def splittable(kernel: KernelEvidence) -> Reduction | None:
     ]
     lower, upper, step = (n if n is not None else 0 for n in numbers)
     trips = -(-(upper - lower) // step) if step > 0 and None not in numbers else 0
-    if trips < FEWEST_TRIPS or not loop.carried:
+    if trips < 1 or not loop.carried:
         return None
     combines = []
     for carried, value in zip(loop.carried, loop.yields, strict=True):

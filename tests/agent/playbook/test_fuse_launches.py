@@ -164,6 +164,10 @@ NEAR_MISSES = {
         "b = tl.load(b_ptr + i, mask=i < n)",
         "b = tl.load(b_ptr + i + 1, mask=i < n - 1, other=0.0)",
     ),
+    "other offsets behind the same mask": (
+        "b = tl.load(b_ptr + i, mask=i < n)",
+        "b = tl.load(b_ptr + (n - 1 - i), mask=i < n)",
+    ),
     "another mask": (
         "b = tl.load(b_ptr + i, mask=i < n)",
         "b = tl.load(b_ptr + i, mask=i < n // 2, other=0.0)",
@@ -172,11 +176,15 @@ NEAR_MISSES = {
         "    z = torch.empty_like(x)",
         "    z = torch.zeros_like(x)\n    y += 1",
     ),
+    "an operator in an assignment between": (
+        "    z = torch.empty_like(x)",
+        "    z = 0 * y.mul_(2.0)",
+    ),
     "a branch between": (
         "    add_kernel[(triton",
         "    if n > 3:\n        add_kernel[(triton",
     ),
-    "an input written over": ("](x, y, z, n, BLOCK=256)", "](y, y, x, n, BLOCK=256)"),
+    "an input written over": ("](x, y, z, n, BLOCK=256)", "](x, y, x, n, BLOCK=256)"),
     "unrelated data": ("](x, y, z, n, BLOCK=256)", "](x, x, z, n, BLOCK=256)"),
     "another number of warps": (
         "](x, y, z, n, BLOCK=256)",

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from variants import all_variants
 
+from kopt.agent.playbook.base import CallEvidence
 from kopt.agent.playbook.grouped_order import GroupedOrder
 from kopt.gpu.spec import FOLDER
 
@@ -140,13 +142,33 @@ def test_ragged_sizes(run: Callable, small: str, form: str) -> None:
         assert np.array_equal(before.outputs[0], after.outputs[0])
 
 
-def test_not_where_the_operands_stay_in_the_cache(run: Callable) -> None:
-    assert not REWRITE.propose(run(TWO_AXES, "matmul", **SIZES).evidence)
+def test_not_where_the_operands_stay_in_the_cache(run: Callable, small: str) -> None:
+    evidence = run(TWO_AXES, "matmul", gpu=small, **SIZES).evidence
+    traffic = evidence.launches[0].launch.traffic
+    needed = traffic.compulsory_read_bytes + traffic.compulsory_write_bytes
+    for factor, proposals in ((1.1, 0), (1.5, 1)):
+        changed = replace(traffic, dram_read_bytes=int(factor * needed), dram_write_bytes=0)
+        assert len(REWRITE.propose(_with(evidence, traffic=changed))) == proposals
 
 
 def test_not_in_a_single_wave(run: Callable, small: str) -> None:
-    sizes = {"m": 128, "n": 128, "k": 4096}
-    assert not REWRITE.propose(run(TWO_AXES, "matmul", gpu=small, **sizes).evidence)
+    evidence = run(TWO_AXES, "matmul", gpu=small, **SIZES).evidence
+    launch = evidence.launches[0].launch
+    resident = launch.compiled.ctas_per_sm * evidence.spec.sms
+    for ctas, proposals in ((resident, 0), (resident + 1, 1)):
+        counters = replace(launch.counters, ctas=ctas)
+        assert len(REWRITE.propose(_with(evidence, counters=counters))) == proposals
+
+
+def _with(evidence: CallEvidence, **changes: object) -> CallEvidence:
+    """The evidence with other facts of its only launch."""
+    (item,) = evidence.launches
+    launch = replace(item.launch, **changes)
+    return replace(
+        evidence,
+        facts=replace(evidence.facts, launches=(launch,)),
+        launches=(replace(item, launch=launch),),
+    )
 
 
 def test_not_where_the_order_is_grouped(run: Callable, small: str) -> None:
