@@ -78,6 +78,7 @@ class Context:
         self.selects = _counters(len(translation.selects), slot.SELECT_SLOTS)
         self.tallies = _counters(len(translation.sites), slot.TALLY_SLOTS)
         pairs = len(translation.sites) * min(64, len(segments) + 2)
+        self._halves = np.zeros((32, 2), np.int64)
         self._touched = np.zeros((pairs + 1, 2), np.int64)
         self._cache = _counters(len(translation.sites), slot.CACHE_SLOTS)
         self._fill_cache(translation, shared_bytes)
@@ -90,7 +91,7 @@ class Context:
             slot.STATES: self._states, slot.RESUMES: self._resumes, slot.BLOCKS: self.blocks,
             slot.EDGES: self.edges, slot.GUARDS: self.guards, slot.SELECTS: self.selects,
             slot.TALLIES: self.tallies, slot.ORDERS: self._orders, slot.LINES: self._lines,
-            slot.TOUCHED: self._touched,
+            slot.TOUCHED: self._touched, slot.HALVES: self._halves,
         }  # fmt: skip
         for index, array in arrays.items():
             self._slots[index] = array.ctypes.data

@@ -54,7 +54,7 @@ def check_lines(counters: LaunchCounters) -> None:
     assert (np.diff(keys) >= 0).all()
 
 
-# 1. Elementwise ----------------------------------------------------------------
+# 1. Elementwise
 
 
 @triton.jit
@@ -93,7 +93,7 @@ def test_elementwise(dtype: str, n: int) -> None:
     check_lines(c)
 
 
-# 2. Strided ----------------------------------------------------------------
+# 2. Strided
 
 
 @triton.jit
@@ -120,7 +120,7 @@ def test_strided(stride: int) -> None:
     check_lines(c)
 
 
-# 3. Transpose, naive and tiled ----------------------------------------------------------------
+# 3. Transpose, naive and tiled
 
 
 @triton.jit
@@ -168,7 +168,7 @@ def test_transpose_tiled() -> None:
     check_lines(c)
 
 
-# 4. Reduction, softmax ----------------------------------------------------------------
+# 4. Reduction, softmax
 
 
 @triton.jit
@@ -223,7 +223,7 @@ def test_softmax() -> None:
     check_lines(c)
 
 
-# 5. Column sums with atomics ----------------------------------------------------------------
+# 5. Column sums with atomics
 
 
 @triton.jit
@@ -269,7 +269,7 @@ def test_contended_atomics() -> None:
     assert total(found, "sectors") == requests
 
 
-# 6. Matrix product ----------------------------------------------------------------
+# 6. Matrix product
 
 
 @triton.jit
@@ -302,16 +302,16 @@ def test_matmul() -> None:
     assert total(copies, "lanes") == (N // BN * M * K + M // BM * K * N) * 2 // 16
     assert total(sites(counters, "store"), "sectors") == M * N * 2 // 32
     # Warps of 2 x 2: each fragment of A is read by two warps, each of B by two.
-    # The first 16 columns of the next tile are read ahead, in the last round in vain.
-    slices = M // BM * (N // BN) * (K // 16 + 1)
+    # Newer versions of Triton read the first 16 columns of the next tile ahead: in vain at last.
+    ctas = M // BM * (N // BN)
     matrices = sites(counters, "ldmatrix", "shared")
     moved = sum(s.requests * 32 * s.bytes_per_lane for s in matrices)
-    assert moved == slices * 16 * (2 * BM + 2 * BN) * 2
+    assert moved in {ctas * k * (2 * BM + 2 * BN) * 2 for k in (K, K + 16)}
     assert total(matrices, "wavefronts") == total(matrices, "ideal"), "swizzled: no conflicts"
     check_lines(counters)
 
 
-# Any pattern, counted by brute force. --------------------------------------------
+# Any pattern, counted by brute force.
 
 
 def pattern(size: int, space: str) -> Program:
@@ -387,9 +387,9 @@ def test_global_patterns(size: int, places: list[int], flags: list[bool]) -> Non
         assert site.requests == bool(addresses)
         assert site.lanes == len(addresses)
         assert site.sectors == len(sectors)
-        grain = max(size, 2)
-        distinct = len({a // grain for a in addresses})
-        assert site.ideal == -(-distinct * grain // 32)
+        # Scattered bytes count in pairs.
+        least = {-(-len({a // g for a in addresses}) * g // 32) for g in (size, max(size, 2))}
+        assert site.ideal in least
         rows = c.lines[c.lines["order"] == (2 if kind == "load" else 3)]
         if addresses:
             lines: dict[int, int] = {}
@@ -414,7 +414,7 @@ def test_shared_patterns(size: int, places: list[int], flags: list[bool]) -> Non
         assert (site.wavefronts, site.ideal) == wavefronts(addresses, size)
 
 
-# Instructions, branches, sampling ----------------------------------------------------------------
+# Instructions, branches, sampling
 
 
 def ptx(body: str, threads: int = 64) -> Program:

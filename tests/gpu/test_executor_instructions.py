@@ -26,7 +26,7 @@ FAST = settings(
 )
 
 
-# A harness: 32 lanes load operands, run a few instructions and store results. ----------------
+# A harness: 32 lanes load operands, run a few instructions and store results.
 
 
 @cache
@@ -96,7 +96,7 @@ def words(width: int) -> st.SearchStrategy[list[int]]:
     return st.lists(one, min_size=32, max_size=32)
 
 
-# Integers ----------------------------------------------------------------
+# Integers
 
 
 def divide(a: int, b: int) -> int:
@@ -337,7 +337,7 @@ def test_carry_chains(a: list[int], b: list[int]) -> None:
         assert product[n] == ((x & 0xFFFFFFFF) * (y & 0xFFFFFFFF) + (x >> 32)) & mask
 
 
-# Floats: bits to exact fractions and back. --------------------------------------------
+# Floats: bits to exact fractions and back.
 
 
 class Format:
@@ -652,7 +652,7 @@ def test_setp_on_integers(test: str, kind: str, data: st.DataObject) -> None:
         assert result == (7 if truth else 9)
 
 
-# Approximations ----------------------------------------------------------------
+# Approximations
 
 
 def ulp(value: float) -> float:
@@ -733,7 +733,7 @@ def test_subnormals_are_flushed_where_the_opcode_says_so() -> None:
     assert got[2][0] == 0
 
 
-# Warps ----------------------------------------------------------------
+# Warps
 
 
 def shuffle(

@@ -32,7 +32,7 @@ def close(result: Array, expected: Array, tolerance: float) -> None:
 EPSILON = {"float32": 2e-7, "float16": 6e-4, "bfloat16": 5e-3}
 
 
-# Elementwise ----------------------------------------------------------------
+# Elementwise
 
 
 @triton.jit
@@ -173,7 +173,7 @@ def test_random_numbers_are_philox() -> None:
         assert abs(out[index] - value * 4.6566127342e-10) < 1e-7
 
 
-# Reductions, scans, sorting ----------------------------------------------------------------
+# Reductions, scans, sorting
 
 
 @triton.jit
@@ -278,7 +278,7 @@ def test_shape_manipulation() -> None:
     assert (out == mixed[(np.arange(2048) * 7) % 2048]).all()
 
 
-# Matrices ----------------------------------------------------------------
+# Matrices
 
 
 @triton.jit
@@ -389,7 +389,7 @@ def test_causal_attention(dtype: str, warps: int) -> None:
     close(out, expected.numpy(), 4 * EPSILON[dtype])
 
 
-# Control flow ----------------------------------------------------------------
+# Control flow
 
 
 @triton.jit
@@ -453,7 +453,7 @@ def test_early_return() -> None:
     assert not out[300:].any()
 
 
-# Threads and results ----------------------------------------------------------------
+# Threads and results
 
 
 def test_results_do_not_depend_on_the_number_of_threads() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import cache
 
 from kopt.gpu.virtual.ptx.ir import Routine, lanes
-from kopt.gpu.virtual.ptx.memory_ir import ADDRESSES, RESOLVE
+from kopt.gpu.virtual.ptx.memory_ir import ADDRESSES, RESOLVE, SETTLE, SETTLING
 
 _SIMPLE = {"add": "add", "and": "and", "or": "or", "xor": "xor", "exch": "xchg"}
 _WIDTH = {"f16": 16, "bf16": 16, "f32": 32, "f64": 64, "f16x2": 32, "bf16x2": 32}
@@ -67,13 +67,13 @@ next:
   %less = sub i32 %rest, 1
   %rest1 = and i32 %rest, %less
   br label %loop
-done:
+done:{SETTLING if (op, bits) == ("cas", 32) else ""}
   %r = load {one}, ptr %old, align 64
   ret {one} %r
 }}
 """
     arguments = ("ptr", "ptr", ADDRESSES, "i32", "i32", one, one)
-    return Routine(name, one, arguments, text, (RESOLVE,))
+    return Routine(name, one, arguments, text, (RESOLVE, SETTLE))
 
 
 def _body(op: str, kind: str, bits: int) -> str:

@@ -27,6 +27,8 @@ CLOCK = 24
 STUCK = 25
 """Set when a CTA waits for something that no other running CTA will do."""
 LOCAL_SHADOW, SHARED_SHADOW = 26, 27
+HALVES, HALF_COUNT = 28, 29
+"""Words that a buffer holds only half of, see `EMULATES`: pairs of host address and value."""
 
 # Counters.
 BLOCKS, EDGES, GUARDS, SELECTS, TALLIES = 32, 33, 34, 35, 36
@@ -45,6 +47,10 @@ are at host address `a + delta`, their shadow at `4 * a + shadow`. `SEG_SEEN` is
 segments that the site touched (modulo 64)."""
 CACHE_SLOTS = 8
 """Of one site, a cache line."""
+
+EMULATES = 1 << 30
+"""In a site's number: a 32-bit access that stands for an atomic on 16 bits. Compilers emulate those
+on the word around them, which may reach over the end of the buffer; that is no finding."""
 
 FINDING_SLOTS = 4
 """A finding is: site, address, CTA, lane."""

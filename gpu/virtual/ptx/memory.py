@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 from kopt.gpu.counters import KIND_ATOMIC, KIND_LOAD, KIND_LOAD_BYPASS_L1, KIND_STORE
 from kopt.gpu.virtual.ptx import context as ctx
 from kopt.gpu.virtual.ptx import counting_ir, memory_ir
 from kopt.gpu.virtual.ptx.convert import Convert
-from kopt.gpu.virtual.ptx.instruction import WIDTHS, Address, Instruction, Operand, Symbol, Vector
+from kopt.gpu.virtual.ptx.instruction import (
+    WIDTHS,
+    Address,
+    Instruction,
+    Operand,
+    Reg,
+    Symbol,
+    Vector,
+)
 from kopt.gpu.virtual.ptx.ir import Value, constant, lanes
 from kopt.gpu.virtual.ptx.registers import SiteInfo, SiteKind, Space
 
@@ -39,7 +49,35 @@ class Memory(Convert):
 
     def arguments(self, site: SiteInfo, where: Value, mask: Value) -> list[Value]:
         """What every access routine takes first."""
-        return [CTX, self.segment(site), where, mask, Value("i32", str(site.number))]
+        number = site.number | (ctx.EMULATES if self._emulates(site.instruction) else 0)
+        return [CTX, self.segment(site), where, mask, Value("i32", str(number))]
+
+    def _emulates(self, i: Instruction) -> bool:
+        """Whether a 32-bit access may stand for an atomic on 16 bits: a compare-and-swap, and the
+        loads from the address that one uses."""
+        if i.parts[0] == "atom":
+            return "cas" in i.parts and WIDTHS[i.parts[-1]] == 32
+        address = i.operands[-1]
+        return (
+            i.parts[0] == "ld"
+            and WIDTHS[i.parts[-1]] == 32
+            and isinstance(address, Address)
+            and isinstance(address.base, Reg)
+            and address.base.name in self._swapped
+        )
+
+    @cached_property
+    def _swapped(self) -> frozenset[str]:
+        """Registers that hold the address of a compare-and-swap."""
+        return frozenset(
+            i.operands[1].base.name
+            for block in self.flow.blocks
+            for i in block.instructions
+            if i.parts[0] == "atom"
+            and "cas" in i.parts
+            and isinstance(i.operands[1], Address)
+            and isinstance(i.operands[1].base, Reg)
+        )
 
     def segment(self, site: SiteInfo) -> Value:
         """Where the site's cached segment is."""

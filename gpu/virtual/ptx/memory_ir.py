@@ -124,6 +124,100 @@ done:
 """,
 )
 
+EDGE = Routine(
+    "edge",
+    "i64",
+    ("ptr", "ptr", "i64"),
+    f"""
+; A copy of the word at %address if a buffer holds its lower half: its address, else 0.
+define fastcc i64 @edge(ptr %ctx, ptr %seg, i64 %address) #0 noinline cold {{
+entry:
+  %ok = call fastcc i1 @find(ptr %ctx, ptr %seg, i64 %address, i64 %address, i64 2)
+  ; What was found is for accesses of 2 bytes.
+  %limit.p = getelementptr i64, ptr %seg, i64 {ctx.SEG_LIMIT}
+  store i64 0, ptr %limit.p
+  br i1 %ok, label %have, label %no
+have:
+  %delta.p = getelementptr i64, ptr %seg, i64 {ctx.SEG_DELTA}
+  %delta = load i64, ptr %delta.p
+  %host = add i64 %address, %delta
+{load_pointers(edges=ctx.HALVES)}
+{load_slots(count=ctx.HALF_COUNT)}
+  br label %loop
+loop:
+  %i = phi i64 [ 0, %have ], [ %i1, %next ]
+  %cell = getelementptr [2 x i64], ptr %edges, i64 %i
+  %value.p = getelementptr i64, ptr %cell, i64 1
+  %fresh = icmp uge i64 %i, %count
+  br i1 %fresh, label %make, label %look
+look:
+  %old = load i64, ptr %cell
+  %same = icmp eq i64 %old, %host
+  br i1 %same, label %done, label %next
+next:
+  %i1 = add i64 %i, 1
+  br label %loop
+make:
+  store i64 %host, ptr %cell
+  %host.p = inttoptr i64 %host to ptr
+  %half = load i16, ptr %host.p
+  %wide = zext i16 %half to i64
+  store i64 %wide, ptr %value.p
+  %count1 = add i64 %count, 1
+  store i64 %count1, ptr %count.p
+  br label %done
+done:
+  %r = ptrtoint ptr %value.p to i64
+  ret i64 %r
+no:
+  ret i64 0
+}}
+""",
+    (FIND,),
+)
+
+SETTLE = Routine(
+    "settle",
+    "void",
+    ("ptr",),
+    f"""
+; Puts the words that `edge` copied back.
+define fastcc void @settle(ptr %ctx) #0 noinline cold {{
+entry:
+{load_pointers(edges=ctx.HALVES)}
+{load_slots(count=ctx.HALF_COUNT)}
+  store i64 0, ptr %count.p
+  br label %loop
+loop:
+  %i = phi i64 [ 0, %entry ], [ %i1, %put ]
+  %more = icmp ult i64 %i, %count
+  br i1 %more, label %put, label %done
+put:
+  %cell = getelementptr [2 x i64], ptr %edges, i64 %i
+  %host = load i64, ptr %cell
+  %host.p = inttoptr i64 %host to ptr
+  %value.p = getelementptr i64, ptr %cell, i64 1
+  %value = load i64, ptr %value.p
+  %half = trunc i64 %value to i16
+  store i16 %half, ptr %host.p
+  %i1 = add i64 %i, 1
+  br label %loop
+done:
+  ret void
+}}
+""",
+)
+
+SETTLING = f"""
+{load_slots(edge_count=ctx.HALF_COUNT)}
+  %edged = icmp ne i64 %edge_count, 0
+  br i1 %edged, label %settle, label %settled
+settle:
+  call fastcc void @settle(ptr %ctx)
+  br label %settled
+settled:"""
+"""Text to put after an access that may have used `edge`."""
+
 EACH = Routine(
     "each",
     ADDRESSES,
@@ -160,11 +254,22 @@ look:
   br i1 %inside, label %fine, label %search
 search:
   %ok = call fastcc i1 @find(ptr %ctx, ptr %seg, i64 %a, i64 %a, i64 %bytes)
-  br i1 %ok, label %fine, label %bad
+  br i1 %ok, label %fine, label %odd.word
+odd.word:
+  %flag = and i32 %site, {ctx.EMULATES}
+  %emulates = icmp ne i32 %flag, 0
+  br i1 %emulates, label %half, label %bad
+half:
+  %cell = call fastcc i64 @edge(ptr %ctx, ptr %seg, i64 %a)
+  %none = icmp eq i64 %cell, 0
+  br i1 %none, label %bad, label %keep
 fine:
   %delta.p = getelementptr i64, ptr %seg, i64 {ctx.SEG_DELTA}
   %delta = load i64, ptr %delta.p
-  %host = add i64 %a, %delta
+  %host.a = add i64 %a, %delta
+  br label %keep
+keep:
+  %host = phi i64 [ %host.a, %fine ], [ %cell, %half ]
   %op = getelementptr i64, ptr %out, i32 %lane
   store i64 %host, ptr %op
   %g = load i32, ptr %good
@@ -172,7 +277,8 @@ fine:
   store i32 %g1, ptr %good
   br label %next
 bad:
-  call fastcc void @record(ptr %ctx, i64 %a, i32 %lane, i32 %site)
+  %number = and i32 %site, {ctx.EMULATES - 1}
+  call fastcc void @record(ptr %ctx, i64 %a, i32 %lane, i32 %number)
   br label %next
 next:
   %lane1 = add i32 %lane, 1
@@ -183,7 +289,7 @@ done:
   ret <32 x i64> %r
 }}
 """,
-    (FIND, RECORD),
+    (FIND, RECORD, EDGE),
 )
 
 RESOLVE = Routine(
@@ -290,7 +396,7 @@ fast:
 """
 
 
-_HEAD_CALLS = (RESOLVE,)
+_HEAD_CALLS = (RESOLVE, SETTLE)
 
 
 def pack_type(bits: int, count: int) -> str:
@@ -406,6 +512,8 @@ def load(bits: int, count: int) -> Routine:
             if count > 1:
                 text.append(f"  %q{j} = insertvalue {pack} {last}, {one} %g{j}, {j}")
                 last = f"%q{j}"
+        if (bits, count) == (32, 1):
+            text.append(SETTLING)
         text.append(f"  ret {pack} {last if count > 1 else '%g0'}")
     text.append(f"empty:\n  ret {pack} zeroinitializer\n}}")
     return Routine(
@@ -491,6 +599,18 @@ def load_uniform(bits: int, count: int) -> Routine:
             loads.append(f"  %r{j} = insertvalue {pack} {last}, i{bits} %v{j}, {j}")
             last = f"%r{j}"
     result = last if count > 1 else "%v0"
+    edge = "br label %empty"
+    if (bits, count) == (32, 1):
+        edge = f"""
+  %gm = load i32, ptr %good
+  %some = icmp ne i32 %gm, 0
+  br i1 %some, label %half, label %empty
+half:
+  %lane = call i32 @llvm.cttz.i32(i32 %gm, i1 true)
+  %cell = extractelement <32 x i64> %hosts, i32 %lane
+  %cell.p = inttoptr i64 %cell to ptr
+  %word = load i32, ptr %cell.p{SETTLING}
+  ret i32 %word"""
     text = f"""
 define fastcc {pack} @ldu_{bits}_{count}(ptr %ctx, ptr %seg, i64 %address, i32 %mask, i32 %site) #0 noinline {{
 entry:
@@ -521,12 +641,12 @@ bad:
   %good = alloca i32
   %a0 = insertelement <32 x i64> poison, i64 %address, i32 0
   %a = shufflevector <32 x i64> %a0, <32 x i64> poison, <32 x i32> zeroinitializer
-  %no = call fastcc <32 x i64> @each(ptr %ctx, ptr %seg, <32 x i64> %a, i32 %mask, i64 {whole}, i32 %site, ptr %good)
-  br label %empty
+  %hosts = call fastcc <32 x i64> @each(ptr %ctx, ptr %seg, <32 x i64> %a, i32 %mask, i64 {whole}, i32 %site, ptr %good)
+  {edge}
 empty:
   ret {pack} zeroinitializer
 }}
 """
     return Routine(
-        f"ldu_{bits}_{count}", pack, ("ptr", "ptr", "i64", "i32", "i32"), text, (FIND, EACH)
+        f"ldu_{bits}_{count}", pack, ("ptr", "ptr", "i64", "i32", "i32"), text, (FIND, EACH, SETTLE)
     )
