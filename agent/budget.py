@@ -51,6 +51,10 @@ class Meter:
             }
         )
 
+    def continue_from(self, iterations: int) -> None:
+        """Count the rounds that a checkpoint knows; one that was cut off is asked again."""
+        self._spent = self._spent.model_copy(update={"iterations": iterations})
+
     def saw_evaluation(self, seconds: float) -> None:
         """Learn how long an evaluation may take."""
         self._longest_s = max(self._longest_s, seconds)

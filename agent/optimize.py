@@ -177,9 +177,10 @@ def _walk(deps: Deps) -> SearchState:
             "recursion_limit": RECURSION_LIMIT,
             "max_concurrency": 1,  # one GPU, one sandbox: a second evaluation would only wait
         }
-        begun = bool(graph.get_state(config).values)
+        known = graph.get_state(config).values
+        deps.meter.continue_from(known.get("iteration", 0))
         output = graph.invoke(
-            None if begun else SearchState(),
+            None if known else SearchState(),
             config,
             context=deps,
             durability="sync",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import time
 from pathlib import Path
@@ -87,14 +88,19 @@ class RunStore:
     def append(self, event: Event) -> None:
         """Add a line to `events.jsonl`."""
         path = self.folder / "events.jsonl"
-        with explained(path), path.open("a") as file:
-            file.write(event.model_dump_json(exclude_defaults=True) + "\n")
+        line = event.model_dump_json(exclude_defaults=True).encode() + b"\n"
+        with explained(path), path.open("ab+") as file:
+            if file.tell():
+                file.seek(-1, os.SEEK_END)
+                if file.read(1) != b"\n":  # a crash cut the last line off: leave it alone
+                    line = b"\n" + line
+            file.write(line)
 
     def events(self) -> list[Event]:
         """All events; a line cut off by a crash is skipped."""
         path = self.folder / "events.jsonl"
         found = []
-        for line in path.read_text().splitlines() if path.exists() else ():
+        for line in path.read_bytes().splitlines() if path.exists() else ():
             try:
                 found.append(Event.model_validate_json(line))
             except ValidationError:
