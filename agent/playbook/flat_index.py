@@ -41,6 +41,8 @@ class FlatIndex:
     total: Polynomial
     """`index < total` is the mask of every access; a multiple of the radices in this launch."""
     scattered: tuple[Operation, ...]
+    wide: bool
+    """The index has 64 bits."""
 
     def digit(self, position: int) -> Polynomial:
         """The value of a digit."""
@@ -89,7 +91,10 @@ def flat_index(kernel: KernelEvidence) -> FlatIndex | None:
     scattered = tuple(
         op for op, step in steps if step is not None and step[0] != ONE and step[other] == ONE
     )
-    return FlatIndex(index, digits, other, total, scattered)
+    wide = any(
+        op.name in {"arith.divsi", "arith.remsi"} and op.type.endswith("xi64>") for op in operations
+    )
+    return FlatIndex(index, digits, other, total, scattered, wide)
 
 
 def _only_index(offsets: list[Polynomial]) -> Polynomial | None:

@@ -13,6 +13,7 @@ from kopt.agent.playbook.polynomial import (
     Polynomial,
     Symbol,
     argument,
+    difference,
     moved,
     program,
     quotient,
@@ -94,7 +95,7 @@ class Indices:
                 case "arith.addi":
                     return left + right
                 case "arith.subi":
-                    return left - right
+                    return difference(left, right)
                 case "arith.muli":
                     return left * right
                 case "arith.divsi" | "arith.divui":

@@ -26,8 +26,9 @@ def inlined(text: str, kernel: str) -> str:
     """The file with every call of a simple jitted helper in a kernel written out.
 
     A helper is simple if its only `return` is its last statement. Helpers that nothing calls any
-    more are removed.
+    more are removed, and `a, b = x, y` becomes two assignments.
     """
+    text = _untupled(text, kernel)
     for _ in range(_MOST):
         source = Source(text)
         function = source.functions().get(kernel)
@@ -38,6 +39,29 @@ def inlined(text: str, kernel: str) -> str:
             return text
         text = _without_unused(found.written_out(), found.helper.name.value)
     return text
+
+
+def _untupled(text: str, kernel: str) -> str:
+    """With every assignment of several values at once taken apart."""
+    source = Source(text)
+    function = source.functions().get(kernel)
+    if function is None:
+        return text
+    changes: list[tuple[cst.CSTNode, cst.FlattenSentinel[cst.BaseStatement]]] = []
+    for line in source.inside(function.body, cst.SimpleStatementLine):
+        assert isinstance(line, cst.SimpleStatementLine)
+        small = line.body[0]
+        if len(line.body) != 1 or not isinstance(small, cst.Assign) or len(small.targets) != 1:
+            continue
+        target = small.targets[0].target
+        pairs = _elementwise(target, small.value) if isinstance(target, cst.Tuple) else []
+        if pairs:
+            lines = [_assignment(name, value) for name, value in pairs]
+            head = lines[0]
+            assert isinstance(head, cst.SimpleStatementLine)
+            lines[0] = head.with_changes(leading_lines=line.leading_lines)
+            changes.append((line, cst.FlattenSentinel(lines)))
+    return source.replace(changes) if changes else text
 
 
 def _next_call(source: Source, function: cst.FunctionDef) -> _Inlining | None:
@@ -119,6 +143,10 @@ class _Inlining:
         assigned = {n for s in self.body for n in assigned_names(s)}
         uses = [n for s in [*self.body, self.returned] if s is not None for n in _reads(s)]
         for name, argument in self.bound.items():
+            if name in self._taken_over(assigned):
+                assert isinstance(argument, cst.Name)
+                names[name] = argument.value
+                continue
             plain = isinstance(argument, cst.Name | cst.Integer | cst.Float | cst.Attribute)
             if name not in assigned and (plain or (uses.count(name) <= 1 and _is_pure(argument))):
                 values[name] = argument
@@ -130,6 +158,25 @@ class _Inlining:
             lines = [*self.line.leading_lines, *written[0].leading_lines]
             written[0] = written[0].with_changes(leading_lines=lines)
         return self.source.replace([(self.line, cst.FlattenSentinel(written))])
+
+    def _taken_over(self, assigned: set[str]) -> set[str]:
+        """Parameters that the helper changes and returns to the variable that it was given."""
+        small = self.line.body[0]
+        if not isinstance(small, cst.Assign) or small.value is not self.call:
+            return set()
+        back = {v: n for n, v in _elementwise_names(small.targets[0].target, self.returned)}
+        return {
+            name
+            for name, argument in self.bound.items()
+            if name in assigned
+            and isinstance(argument, cst.Name)
+            and back.get(name) == argument.value
+            and all(
+                argument.value not in names_read(other)
+                for key, other in self.bound.items()
+                if key != name
+            )
+        }
 
     def _last(
         self, names: dict[str, str], values: dict[str, cst.BaseExpression]

@@ -21,14 +21,25 @@ def tightened(text: str, kernel: KernelEvidence, edges: list[Edge]) -> str | Non
     changes: list[tuple[cst.CSTNode, cst.CSTNode | cst.FlattenSentinel[cst.BaseStatement]]] = []
     for ordinal in sorted({e.ordinal for e in edges}):
         node = reading.loops[ordinal]
-        if source.enclosing(node) is not reading.function:
+        owner = _owner(source, reading, node)
+        if owner is None:
             return None
-        writer = _Bounds(source, reading, node)
+        writer = _Bounds(source, owner, node)
         for edge in edges:
             if edge.ordinal == ordinal and not writer.tighten(edge):
                 return None
         changes.append((node, cst.FlattenSentinel(writer.statements())))
     return source.replace(changes)
+
+
+def _owner(source: Source, reading: Reading, node: cst.For) -> Reading | None:
+    """The kernel with this loop, or a helper of it that nothing else calls."""
+    function = source.enclosing(node)
+    if function is reading.function or function is None:
+        return reading
+    found = reading.helpers.get(function.name.value, [])
+    uses = m.findall(source.module, m.Name(function.name.value))
+    return found[0] if len(found) == 1 and len(uses) == 2 else None
 
 
 class _Bounds:
@@ -181,10 +192,14 @@ class _Bounds:
             return None
         start, end, _ = bounds(rows[0])
         program, _ = value.split(lambda s: s.kind == "program")
-        sign = ONE if edge.side == "end" else -ONE
-        index = program * sign * sign + Polynomial.of(span(start, end))
-        for node in self.reading.expressions(index):
-            if isinstance(node, cst.Name) and self._before(node):
+        index = program + Polynomial.of(span(start, end))
+        given = [
+            cst.Name(name)
+            for name, held in self.reading.values_of_parameters.items()
+            if held == index and name not in assigned_names(self.reading.function.body)
+        ]
+        for node in [*given, *self.reading.expressions(index)]:
+            if isinstance(node, cst.Name) and (node in given or self._before(node)):
                 _, rest = value.split(lambda s: s.kind == "program")
                 last = Polynomial.constant(end - 1 if edge.side == "end" else start)
                 tail = self._tail(rest - last)

@@ -71,7 +71,7 @@ def _selects(kernel: KernelEvidence, select: Operation) -> tuple[int, int]:
     sites = [
         s
         for s in kernel.launch.counters.sites
-        if s.kind == "select" and s.line == select.line and s.requests
+        if s.kind == "select" and s.line in {select.line, select.inner[1]} and s.requests
     ]
     return (
         sum(s.requests for s in sites),

@@ -183,6 +183,17 @@ def remainder(value: Polynomial, divisor: Polynomial) -> Polynomial:
     return Polynomial.of(Symbol("remainder", "", (value, divisor)))
 
 
+def difference(left: Polynomial, right: Polynomial) -> Polynomial:
+    """`left - right`; `x - (x // n) * n` is `x % n`."""
+    for monomial, _ in right.terms:
+        for symbol in monomial:
+            if symbol.kind == "quotient" and symbol.inner[0] == left:
+                whole = Polynomial.of(symbol) * symbol.inner[1]
+                if whole == right:
+                    return remainder(left, symbol.inner[1])
+    return left - right
+
+
 def _single(value: Polynomial) -> Symbol | None:
     """The symbol that a polynomial is."""
     if len(value.terms) == 1 and value.terms[0][1] == 1 and len(value.terms[0][0]) == 1:

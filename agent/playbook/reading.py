@@ -17,6 +17,7 @@ from kopt.agent.playbook.polynomial import (
     Polynomial,
     Symbol,
     argument,
+    difference,
     moved,
     program,
     quotient,
@@ -108,10 +109,12 @@ class Reading:
     source: Source
     function: cst.FunctionDef
     values: dict[int, Value] = field(default_factory=dict)
-    """By the `id` of the node; nodes of called functions are not in it."""
+    """By the `id` of the node; called functions have readings of their own."""
     loops: list[cst.For] = field(default_factory=list)
     """`for … in range(…)` statements in the order in which the compiler meets them."""
     values_of_parameters: dict[str, Value] = field(default_factory=dict)
+    helpers: dict[str, list[Reading]] = field(default_factory=dict)
+    """Jitted functions of the file as read at each of their calls, by name."""
 
     def value(self, node: cst.CSTNode) -> Value:
         """What an expression of the function computes."""
@@ -244,8 +247,7 @@ class _Reader:
     # Expressions -----------------------------------------------------------------------
 
     def note(self, node: cst.CSTNode, value: Value) -> Value:
-        if self.depth == 0:
-            self.reading.values[id(node)] = value
+        self.reading.values[id(node)] = value
         return value
 
     def expression(self, node: cst.BaseExpression) -> Value:
@@ -338,7 +340,9 @@ class _Reader:
         """Read a jitted function where it is called."""
         if self.depth >= _DEEPEST:
             return None
-        inner = _Reader(self.source, self.language, self.reading)
+        own = Reading(self.source, function, loops=self.reading.loops, helpers=self.reading.helpers)
+        own.helpers.setdefault(function.name.value, []).append(own)
+        inner = _Reader(self.source, self.language, own)
         inner.depth = self.depth + 1
         names = _parameters(function)
         for parameter in [*function.params.params, *function.params.kwonly_params]:
@@ -349,6 +353,7 @@ class _Reader:
                 inner.variables[arg.keyword.value] = value
             elif position < len(names):
                 inner.variables[names[position]] = value
+        own.values_of_parameters = dict(inner.variables)
         inner.block(function.body)
         return inner.result
 
@@ -358,7 +363,7 @@ def _binary(operator: cst.BaseBinaryOp, left: Polynomial, right: Polynomial) -> 
         case cst.Add():
             return left + right
         case cst.Subtract():
-            return left - right
+            return difference(left, right)
         case cst.Multiply():
             return left * right
         case cst.FloorDivide():

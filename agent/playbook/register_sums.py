@@ -104,7 +104,7 @@ class _Writer:
         if component.isidentifier() and component not in known:
             return component, component
         name = free_name(
-            f"n_{variable}s" if variable != "pid" else "n_blocks", self.reading.function
+            "n_programs" if variable.startswith("pid") else f"n_{variable}s", self.reading.function
         )
         return name, name
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import libcst as cst
@@ -16,13 +15,13 @@ from kopt.agent.playbook.reading import (
     free_name,
     is_jitted,
     language_names,
-    nodes,
     read,
 )
 from kopt.agent.playbook.signature import call_with, function_with, keyword, parameters
 from kopt.agent.playbook.source import Site, Source, names_read, target_name
 from kopt.agent.playbook.split_loop import TORCH_NAMES, Combine, Reduction
 from kopt.agent.playbook.stages import launch_line
+from kopt.agent.playbook.tidy import live
 from kopt.gpu.trace import PointerArg
 
 
@@ -268,7 +267,7 @@ class _Writer:
     ) -> tuple[cst.FunctionDef, list[str]]:
         """A kernel with the parameters that it still needs and new ones; their names."""
         assert isinstance(kernel.body, cst.IndentedBlock)
-        kernel = kernel.with_changes(body=kernel.body.with_changes(body=_live(kernel.body.body)))
+        kernel = kernel.with_changes(body=kernel.body.with_changes(body=live(kernel.body.body)))
         used = names_read(kernel.body)
         known = [p for p in parameters(self.reading.function) if p.name.value in used]
         is_pointer = {a.name for a in self.kernel.event.args if isinstance(a, PointerArg)}
@@ -382,22 +381,6 @@ def _offsets(tl: str, shape: tuple[str, ...]) -> str:
             f" + {tl}.arange(0, {shape[1]})[None, :]"
         )
     return ""
-
-
-def _live(body: Sequence[cst.BaseStatement]) -> list[cst.BaseStatement]:
-    """Statements without assignments that nothing after them reads."""
-    kept: list[cst.BaseStatement] = []
-    needed: set[str] = set()
-    for statement in reversed(list(body)):
-        name = target_name(statement)
-        plain = m.matches(statement, m.SimpleStatementLine(body=[m.Assign()]))
-        if plain and name is not None and name not in needed:
-            continue
-        for node in nodes(statement):
-            if isinstance(node, cst.Name):
-                needed.add(node.value)
-        kept.append(statement)
-    return kept[::-1]
 
 
 def _part_of(before: list[cst.BaseStatement]) -> list[cst.BaseStatement]:

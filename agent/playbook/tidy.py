@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import libcst as cst
 import libcst.matchers as m
 
+from kopt.agent.playbook.reading import nodes
 from kopt.agent.playbook.source import Source, names_read, target_name
 
 _EFFECTS = ("store", "atomic_", "debug_barrier", "device_", "static_", "assume", "inline_asm")
@@ -83,3 +86,19 @@ def _harmless(value: cst.BaseExpression) -> bool:
         if name not in _HARMLESS:
             return False
     return True
+
+
+def live(body: Sequence[cst.BaseStatement]) -> list[cst.BaseStatement]:
+    """Statements without assignments that nothing after them reads."""
+    kept: list[cst.BaseStatement] = []
+    needed: set[str] = set()
+    for statement in reversed(list(body)):
+        name = target_name(statement)
+        plain = m.matches(statement, m.SimpleStatementLine(body=[m.Assign()]))
+        if plain and name is not None and name not in needed:
+            continue
+        for node in nodes(statement):
+            if isinstance(node, cst.Name):
+                needed.add(node.value)
+        kept.append(statement)
+    return kept[::-1]

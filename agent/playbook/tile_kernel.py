@@ -12,6 +12,7 @@ from kopt.agent.playbook.polynomial import Polynomial
 from kopt.agent.playbook.reading import Reading, Value, free_name, is_jitted, read
 from kopt.agent.playbook.signature import constexpr, function_with, keyword, parameters, with_number
 from kopt.agent.playbook.source import Source, names_read
+from kopt.agent.playbook.tidy import live
 
 
 def tiled(text: str, kernel: KernelEvidence, flat: FlatIndex, edge: int) -> str | None:
@@ -58,6 +59,7 @@ class _Writer:
         assert isinstance(function.body, cst.IndentedBlock)
         if body is None:
             return None
+        body = live(body)
         first, other = self._block_names()
         known = parameters(function)
         used = {n for s in body for n in names_read(s)}
@@ -214,9 +216,11 @@ class _Writer:
             (self.flat.other, other, "[:, None]"),
             (0, first, "[None, :]"),
         ):
+            start = f"tl.program_id({axes[position]})"
+            if self.flat.wide:
+                start = f"{start}.to(tl.int64)"
             lines.append(
-                f"{self.names[position]} = tl.program_id({axes[position]}) * {block}"
-                f" + tl.arange(0, {block}){shape}"
+                f"{self.names[position]} = {start} * {block} + tl.arange(0, {block}){shape}"
             )
         rest = self._rest()
         left = "tl.program_id(2)"

@@ -77,7 +77,7 @@ class TwoDimensionalTile:
 
 def _wasteful(kernel: KernelEvidence, operations: Sequence[Operation]) -> list[Site]:
     """Counted sites of these accesses with over twice the least sectors."""
-    lines = {op.line for op in operations}
+    lines = {line for op in operations for line in (op.line, op.inner[1])}
     return [
         s
         for s in kernel.launch.counters.sites

@@ -69,6 +69,35 @@ def make_inputs(n_rows, n_cols):
 """
 
 
+WIDE = """
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def kern(x_ptr, out_ptr, n_elements, H, W, BLOCK: tl.constexpr):
+    pid = tl.program_id(0).to(tl.int64)
+    block_start = pid * BLOCK
+    offsets = block_start + tl.arange(0, BLOCK)
+    mask = offsets < n_elements
+    h = offsets // W
+    w = offsets - h * W
+    tl.store(out_ptr + w * H + h, tl.load(x_ptr + offsets, mask=mask), mask=mask)
+
+
+def tr(x):
+    out = torch.empty((x.shape[1], x.shape[0]), device=x.device)
+    n = x.numel()
+    kern[(triton.cdiv(n, 256),)](x, out, n, x.shape[0], x.shape[1], 256)
+    return out
+
+
+def make_inputs(n, c):
+    return torch.randn(n, c, device="cuda")
+"""
+
+
 @pytest.mark.parametrize("variant", ["as_written", "renamed", "reordered", "split", "all"])
 def test_every_way_of_writing_a_transpose(run: Callable, example: Callable, variant: str) -> None:
     text = example("transpose")
@@ -110,6 +139,17 @@ def test_a_batch_dimension_becomes_a_grid_axis(run: Callable, variant: str) -> N
     (proposal,) = REWRITE.propose(before.evidence)
     after = run(proposal.source, "permute", **sizes)
     assert np.array_equal(before.outputs[0], after.outputs[0])
+    assert _waste(after) < 1.5
+
+
+@pytest.mark.parametrize("variant", ["as_written", "renamed", "reordered", "split"])
+def test_a_remainder_by_subtraction_and_64_bits(run: Callable, variant: str) -> None:
+    text = {"as_written": WIDE, **all_variants(WIDE, "tr")}[variant]
+    before = run(text, "tr", n=160, c=208)
+    (proposal,) = REWRITE.propose(before.evidence)
+    after = run(proposal.source, "tr", n=160, c=208)
+    assert np.array_equal(before.outputs[0], after.outputs[0])
+    assert proposal.source.count(".to(tl.int64)") >= 2
     assert _waste(after) < 1.5
 
 

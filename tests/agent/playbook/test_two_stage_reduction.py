@@ -88,6 +88,36 @@ def make_inputs(n_rows, n_cols):
 '''
 
 
+TILES = """
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def kern(x_ptr, out_ptr, stride, n, c, R: tl.constexpr, C: tl.constexpr):
+    pid_r, pid_c = tl.program_id(0), tl.program_id(1)
+    rows = pid_r * R + tl.arange(0, R)
+    cols = pid_c * C + tl.arange(0, C)
+    m = (rows < n)[:, None] & (cols < c)[None, :]
+    x = tl.load(x_ptr + rows[:, None] * stride + cols[None, :], mask=m, other=0.0)
+    tl.atomic_add(out_ptr + cols, tl.sum(x, axis=0), mask=cols < c, sem="relaxed")
+
+
+def colsum(x):
+    n, c = x.shape
+    out = torch.zeros((c,), dtype=torch.float32, device=x.device)
+    R, C = 4, 64
+    grid = (triton.cdiv(n, R), triton.cdiv(c, C))
+    kern[grid](x, out, x.stride(0), n, c, R=R, C=C)
+    return out
+
+
+def make_inputs(n, c):
+    return torch.randint(0, 3, (n, c), device="cuda").float()
+"""
+
+
 def _whole(text: str) -> str:
     """With inputs whose sums are exact in any order."""
     return text.replace(
@@ -149,6 +179,15 @@ def test_several_sums_beside_other_stores(run: Callable, variant: str) -> None:
         head, loop = proposal.source.split("    for row in ")
         assert "w = tl.load(w_ptr" in head
         assert "w = tl.load(w_ptr" not in loop
+
+
+@pytest.mark.parametrize("variant", ["as_written", "renamed", "reordered"])
+def test_sums_of_two_dimensional_tiles(run: Callable, variant: str) -> None:
+    text = {"as_written": TILES, **all_variants(TILES, "colsum")}[variant]
+    before = run(text, "colsum", n=20_000, c=70)
+    (proposal,) = REWRITE.propose(before.evidence)
+    after = run(proposal.source, "colsum", n=20_000, c=70)
+    assert np.array_equal(before.outputs[0], after.outputs[0])
 
 
 def test_not_with_few_additions(run: Callable, example: Callable) -> None:
