@@ -84,15 +84,42 @@ def test_bad_input_gets_one_sentence(name: str, tmp_path: Path) -> None:
     assert (tmp_path / "kernel.py").read_text() == source
 
 
-def test_missing_file_folder_and_option(tmp_path: Path) -> None:
-    assert kopt("optimize", "nowhere.py", cwd=tmp_path).returncode == 2
-    assert kopt("optimize", ".", cwd=tmp_path).returncode == 2
-    assert kopt("optimize", cwd=tmp_path).returncode == 2
-    assert kopt("report", "nothing", cwd=tmp_path).returncode == 2
-    (tmp_path / "pyproject.toml").write_text("[tool.kopt]\nwrong = 1\n")
+BAD_COMMAND = {
+    "no_target": (["optimize"], "kopt optimize kernel.py"),
+    "missing_file": (["optimize", "nowhere.py"], "nowhere.py"),
+    "folder": (["optimize", "."], "is a folder"),
+    "not_text": (["optimize", "bytes.py"], "UTF-8"),
+    "unknown_run": (["report", "nothing"], "kopt runs"),
+    "unknown_run_to_resume": (["optimize", "--resume", "nothing"], "kopt runs"),
+    "old_run": (["report", "old"], "kopt 0.0.1"),
+    "old_run_to_resume": (["optimize", "--resume", "old"], "kopt 0.0.1"),
+}
+OLD_RECORD = '{"schema_version": 0, "kopt_version": "0.0.1"}'
+
+
+@pytest.mark.parametrize("name", BAD_COMMAND)
+def test_bad_command_gets_one_sentence(name: str, tmp_path: Path) -> None:
+    arguments, says = BAD_COMMAND[name]
+    (tmp_path / "bytes.py").write_bytes(b"\xff\xfe")
+    old = tmp_path / ".kopt" / "runs" / "old"
+    old.mkdir(parents=True)
+    (old / "run.json").write_text(OLD_RECORD)
+    done = kopt(*arguments, cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.startswith("error: ")
+    assert says in done.stderr
+    assert len(done.stderr.splitlines()) == 2, "a sentence and what to do"
+    assert done.stdout == ""
+    assert [path.name for path in old.iterdir()] == ["run.json"]
+    assert (old / "run.json").read_text() == OLD_RECORD
+
+
+def test_unknown_option_in_the_project_file(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text("[tool.kopt]\nbudget = 1\n")
     done = kopt("runs", cwd=tmp_path)
     assert done.returncode == 2
-    assert "wrong" in done.stderr
+    assert done.stderr.startswith("error: ")
+    assert "did you mean 'budget_s'?" in done.stderr
 
 
 def test_runs_folder_that_cannot_be_made(tmp_path: Path) -> None:
@@ -103,6 +130,7 @@ def test_runs_folder_that_cannot_be_made(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_one_run_from_profile_to_report(tmp_path: Path) -> None:
     """A kernel that cannot be made faster, through the commands a person would type."""
     (tmp_path / "kernel.py").write_text(KERNEL + INPUTS)
@@ -122,6 +150,7 @@ def test_one_run_from_profile_to_report(tmp_path: Path) -> None:
     assert "Traceback" not in refused.stderr
 
 
+@pytest.mark.slow
 def test_verify_says_no_with_exit_code_three(tmp_path: Path) -> None:
     (tmp_path / "kernel.py").write_text(KERNEL + INPUTS)
     (tmp_path / "wrong.py").write_text((KERNEL + INPUTS).replace("2 * tl.load", "3 * tl.load"))
