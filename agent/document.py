@@ -7,7 +7,7 @@ import math
 from pydantic import Field
 
 from kopt.agent.record import GpuInfo, TargetInfo
-from kopt.agent.select import score
+from kopt.agent.select import guarded, score
 from kopt.agent.state import Attempt
 from kopt.agent.store import RunStore
 from kopt.tools.models import (
@@ -101,6 +101,8 @@ class RunDocument(Model):
     best: Best | None
     workloads: tuple[WorkloadRow, ...]
     candidates: tuple[CandidateRow, ...]
+    advice: tuple[str, ...] = ()
+    """Candidates that would be right for some workloads only."""
     guidance: tuple[Guidance, ...]
     spent: Spent
     budget_wall_s: float | None
@@ -124,12 +126,13 @@ def build(store: RunStore) -> RunDocument:
         proposer=record.proposer,
         status=record.status,
         reason=record.reason,
-        baseline=_time(baseline),
+        baseline=mean_time(baseline),
         diagnosis=baseline.diagnoses[0] if baseline and baseline.diagnoses else None,
         diagnosis_after=best.diagnoses[0] if best and best.diagnoses else None,
         best=_best(store, record.attempts, best_attempt, best),
         workloads=_workloads(baseline, best),
         candidates=tuple(_row(store, attempt) for attempt in record.attempts),
+        advice=tuple(_dispatch(attempt) for attempt in guarded(record.attempts)),
         guidance=tuple(store.guidance()),
         spent=record.spent,
         budget_wall_s=record.budget.wall_s,
@@ -155,7 +158,7 @@ def _best(
 ) -> Best | None:
     if attempt is None or evaluation is None:
         return None
-    found, time = score(evaluation.comparisons), _time(evaluation)
+    found, time = score(evaluation.comparisons), mean_time(evaluation)
     if found is None or time is None:
         return None
     path = store.folder / "best.py"
@@ -176,7 +179,15 @@ def _best(
     )
 
 
-def _time(evaluation: Evaluation | None) -> Time | None:
+def _dispatch(attempt: Attempt) -> str:
+    return (
+        f"{attempt.technique} ({attempt.id}) is {attempt.speedup:.2f}× {attempt.provenance} over"
+        f" all workloads but {attempt.worst:.2f}× on one: choose it by shape, behind a dispatch"
+    )
+
+
+def mean_time(evaluation: Evaluation | None) -> Time | None:
+    """The time over all workloads; None where nothing was timed."""
     if evaluation is None or not evaluation.measurements:
         return None
     rows = evaluation.measurements

@@ -53,11 +53,15 @@ def sync_folder(folder: Path) -> None:
 
 @contextmanager
 def explained(path: Path) -> Iterator[None]:
-    """Turn the environment's file errors below into `EnvironmentLacks`; others pass."""
+    """Turn the environment's file errors below into `EnvironmentLacks`; others pass.
+
+    `path` is named where the error itself names no file.
+    """
     try:
         yield
     except OSError as error:
-        raise _lacks(error, path) or error from error
+        named = Path(error.filename) if isinstance(error.filename, str) else path
+        raise _lacks(error, named) or error from error
     except sqlite3.OperationalError as error:
         lacks = database_lacks(error, path)
         raise lacks or error from error

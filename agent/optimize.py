@@ -90,6 +90,8 @@ def run(
     being judged is dropped, what is finished is on disk, and the document says `interrupted`.
     Raises `TargetError` when the target itself fails, `EnvironmentLacks` for missing tools.
     """
+    if _is_finished(store):
+        return document.build(store)
     search = _Search(store, make_evaluator, proposer, listener)
     thread = threading.Thread(target=search.carry_out, name="kopt-search", daemon=True)
     thread.start()
@@ -155,6 +157,16 @@ class _Search:
         _finish(deps, state)
 
 
+def _is_finished(store: RunStore) -> bool:
+    """Whether a resume has nothing left to do; the report is the last thing that a run writes."""
+    ended = store.record().status not in {
+        RunStatus.RUNNING,
+        RunStatus.INTERRUPTED,
+        RunStatus.FAILED,
+    }
+    return ended and (store.folder / "report.md").exists()
+
+
 def spent_before(store: RunStore) -> Spent:
     """What earlier sessions of a run used, from what they left on disk."""
     spent = store.record().spent
@@ -208,7 +220,6 @@ def _finish(deps: Deps, state: SearchState) -> None:
         store.save_text("best.patch", unified(deps.target.file, deps.target.source, source))
     store.save_record(record)
     deps.tell("finished", status=str(state.status), text=state.stop)
-    store.save_text("report.md", "")
     store.save_text("report.md", report.render(document.build(store)))
 
 

@@ -142,7 +142,8 @@ def _tried(run: RunDocument) -> str:
             (f"`{row.id}`", row.technique, f"`{row.parent}`", row.verdict.status, gain, note)
         )
     heads = ("candidate", "technique", "from", "verdict", "speed-up (predicted unless said)", "")
-    return f"## What was tried\n\n{_table(heads, rows)}"
+    advice = "".join(f"\n- {sentence}" for sentence in run.advice)
+    return f"## What was tried\n\n{_table(heads, rows)}" + (f"\n{advice}" if advice else "")
 
 
 def _guidance(run: RunDocument) -> str:

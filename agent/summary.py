@@ -37,6 +37,7 @@ def render(run: RunDocument) -> str:
     if run.candidates:
         lines += [_field("tried", tally(run))]
         lines += [_field("", line) for line in _tried(run)]
+    lines += [_field("by shape" if i == 0 else "", text) for i, text in enumerate(run.advice)]
     lines += _outcome(run)
     lines += _workloads(run)
     unseen = run.diagnosis.unseen if run.diagnosis is not None else ()

@@ -1,8 +1,9 @@
-"""What the commands share: a GPU, a sandbox and a session for a target. Imports are lazy."""
+"""What the commands share: a target, a GPU, a sandbox and a session. Imports are lazy."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ from kopt.gpu.errors import UsageError
 from kopt.gpu.spec import DeviceSpec, list_specs, load_spec
 
 if TYPE_CHECKING:
-    from kopt.tools.models import Target
+    from kopt.tools.models import Candidate, Target
     from kopt.tools.session import Session
 
 
@@ -26,6 +27,39 @@ def device(name: str) -> DeviceSpec:
             f"choose one of: {able}",
         )
     return spec
+
+
+def chosen_target(path: Path, entry: str | None, workloads: list[str] | None) -> Target:
+    """The target with all its workloads, or the named ones in its own order.
+
+    Raises `UsageError` for what is no target and for a workload that it does not have.
+    """
+    from kopt.tools.target import load_target
+
+    target = load_target(path, entry)
+    if not workloads:
+        return target
+    known = [w.name for w in target.workloads]
+    unknown = [name for name in workloads if name not in known]
+    if unknown:
+        raise UsageError(
+            f"{path} has no workload called {', '.join(unknown)}",
+            f"its workloads are: {', '.join(known)}",
+        )
+    kept = tuple(w for w in target.workloads if w.name in workloads)
+    return target.model_copy(update={"workloads": kept})
+
+
+def given_candidate(source: str) -> Candidate:
+    """A candidate that a person wrote."""
+    from kopt.tools.models import Candidate
+
+    return Candidate(
+        id=hashlib.sha256(source.encode()).hexdigest()[:12],
+        source=source,
+        technique="given",
+        rationale="given on the command line",
+    )
 
 
 def open_session(
@@ -42,13 +76,8 @@ def open_session(
 
 
 @contextlib.contextmanager
-def session(
-    path: Path, entry: str | None, gpu: str, sandbox: str, secret: bytes
-) -> Iterator[Session]:
+def session(target: Target, gpu: str, sandbox: str, secret: bytes) -> Iterator[Session]:
     """A session in a temporary folder, closed at the end."""
-    from kopt.tools.target import load_target
-
-    target = load_target(path, entry)
     spec = device(gpu)
     with tempfile.TemporaryDirectory(prefix="kopt-") as folder:
         opened = open_session(target, spec, sandbox, secret, Path(folder))
