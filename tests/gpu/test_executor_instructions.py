@@ -420,9 +420,9 @@ def floats(kind: str) -> st.SearchStrategy[list[int]]:
     special = [0, 1, form.infinity, form.infinity + 1, form.infinity - 1, 1 << form.mantissa, one]
     special += [v | top >> 1 for v in special]
     near = st.integers(-(8 << form.mantissa), 8 << form.mantissa).map(lambda d: (one + d) % top)
-    shift = form.mantissa // 2
-    tie = st.tuples(near, st.integers(-1, 1)).map(
-        lambda t: ((t[0] >> shift << shift | 1 << (shift - 1)) + t[1]) % top
+    shifts = [form.mantissa - m for m in (7, 10, 23) if m < form.mantissa] or [4]
+    tie = st.tuples(near, st.sampled_from(shifts), st.integers(-1, 1)).map(
+        lambda t: ((t[0] >> t[1] << t[1] | 1 << (t[1] - 1)) + t[2]) % top
     )
     each = st.one_of(st.integers(0, top - 1), near, tie, st.sampled_from(special))
     return st.lists(each, min_size=32, max_size=32)
@@ -486,6 +486,35 @@ def test_float_arithmetic_rounds_once(opcode: str, data: st.DataObject) -> None:
             continue
         exact = EXACT[parts[0]](*(form.fraction(b) for b in bits))
         check_float(kind, got[lane], exact, mode, (opcode, [hex(b) for b in bits]))
+
+
+@pytest.mark.parametrize(
+    ("kind", "a", "b", "c", "expected"),
+    [
+        # The product is a tie, the addend far below what float32 holds decides it.
+        ("f16", 3, 683, Fraction(1, 1 << 24), 2050),
+        ("f16", 3, 683, 0, 2048),
+        ("f16", 65, 63, -Fraction(1, 1 << 24), 4094),
+        ("bf16", 9, 29, Fraction(1, 1 << 60), 262),
+        ("bf16", 9, 29, 0, 260),
+        ("bf16", 7, 37, -Fraction(1, 1 << 60), 258),
+    ],
+)
+def test_short_fma_sees_the_smallest_addend(
+    kind: str, a: int, b: int, c: Fraction, expected: int
+) -> None:
+    form = FORMATS[kind]
+    inputs = [(kind, [form.round(Fraction(v))] * 32) for v in (a, b, c)]
+    (got,) = execute(f"fma.rn.{kind} %d0, %a0, %a1, %a2;", inputs, [kind])
+    assert form.fraction(got[0]) == expected
+
+
+@pytest.mark.parametrize(("low", "expected"), [(1, 0x3C01), (0, 0x3C00), (-1, 0x3C00)])
+def test_a_double_becomes_a_half_in_one_rounding(low: int, expected: int) -> None:
+    """1 + 2^-11 is a tie between two halves; float32 would lose what decides it."""
+    bits = (0x3FF << 52 | 1 << 41) + low
+    (got,) = execute("cvt.rn.f16.f64 %d0, %a0;", [("f64", [bits] * 32)], ["f16"])
+    assert got[0] == expected
 
 
 @pytest.mark.parametrize("kind", ["f16x2", "bf16x2"])

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from kopt.gpu.counters import Finding
 from kopt.gpu.errors import Unsupported
 from kopt.gpu.virtual.arrays import Array, Program, bfloat16, compile_triton, values
+from kopt.gpu.virtual.executor import load_kernel
 from kopt.gpu.virtual.segments import FIRST_ADDRESS
 
 FAST = settings(
@@ -158,6 +159,43 @@ def test_bad_addresses(address: int, kind: str, arg: str, distance: int, opcode:
 def test_no_access_leaves_its_buffer(opcode: str, offset: int) -> None:
     found, _ = address_findings((FIRST_ADDRESS + offset) % (1 << 64), opcode)
     assert [f.kind for f in found] == ["out_of_bounds"]
+
+
+@pytest.mark.parametrize(("offset", "kind"), [(60, ""), (64, "out_of_bounds"), (58, "misaligned")])
+def test_one_address_for_the_whole_warp(offset: int, kind: str) -> None:
+    x, out = np.arange(16, dtype=np.uint32) + 1, np.zeros(32, np.uint32)
+    body = f"""
+    mul.wide.u32 %rd4, %c0, {offset}; add.s64 %rd4, %rd4, %rd0; ld.global.u32 %r1, [%rd4];
+    mul.wide.u32 %rd5, %t0, 4; add.s64 %rd5, %rd5, %rd1; st.global.u32 [%rd5], %r1;
+    """
+    # The first CTA is inside: the site knows its buffer then.
+    found = program(body, 2).run((2,), x, out, threads=1).findings
+    assert [f.kind for f in found] == [kind] * bool(kind)
+    assert (out == (0 if kind else 16)).all()
+
+
+def test_a_buffer_that_ends_inside_a_word() -> None:
+    memory = np.full(67, 3, np.uint8)
+    x, out = memory[:63], np.ones(32, np.uint32)
+    body = """
+    mul.wide.u32 %rd4, %c0, 60; add.s64 %rd4, %rd4, %rd0; ld.global.u32 %r1, [%rd4];
+    mul.wide.u32 %rd5, %t0, 4; add.s64 %rd5, %rd5, %rd1; st.global.u32 [%rd5], %r1;
+    """
+    (finding,) = program(body, 2).run((2,), x, out, threads=1).findings
+    assert (finding.kind, finding.distance_bytes) == ("out_of_bounds", 1)
+    assert not out.any()
+
+
+@pytest.mark.parametrize("opcode", ["ld.global.u32 %r1, [%rd5]", "st.global.u32 [%rd5], %t0"])
+def test_lanes_side_by_side_must_be_aligned_too(opcode: str) -> None:
+    x = np.zeros(64, np.uint32)
+    body = f"""
+    mul.wide.u32 %rd5, %t0, 4; add.s64 %rd5, %rd5, %rd0;
+    mul.wide.u32 %rd6, %c0, 2; add.s64 %rd5, %rd5, %rd6; {opcode};
+    """
+    (finding,) = program(body, 1).run((2,), x, threads=1).findings
+    assert (finding.kind, finding.lanes, finding.cta) == ("misaligned", 32, 1)
+    assert x.tolist() == ([0] * 64 if opcode.startswith("ld") else [*range(32), *[0] * 32])
 
 
 def test_addresses_that_wrap_around_are_not_inside() -> None:
@@ -369,6 +407,20 @@ def test_atomics_of_ptx_that_triton_does_not_use() -> None:
     assert counters[1] == value
     assert counters[2:3].view(np.float16).tolist() == [32.0, 64.0]
     assert counters[3] == 77
+
+
+@pytest.mark.parametrize(
+    ("opcode", "ordered"),
+    [
+        ("red.global.add.f32 [%rd0], %r1", True), ("red.global.add.u32 [%rd0], %r1", False),
+        ("red.global.add.noftz.bf16x2 [%rd0], %r1", True),
+        ("atom.global.add.u32 %r2, [%rd0], %r1", True),
+    ],
+)  # fmt: skip
+def test_what_needs_the_order_of_ctas(opcode: str, ordered: bool) -> None:
+    """Integer sums whose results nobody reads may run on several threads, others may not."""
+    made = program(f"mov.u32 %r1, 1; {opcode};", 1)
+    assert load_kernel(made.ptx, "k").translation.ordered == ordered
 
 
 def test_float_atomics_repeat_exactly() -> None:

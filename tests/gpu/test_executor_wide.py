@@ -172,6 +172,19 @@ def test_selections_minima_and_signs() -> None:
 
 
 @triton.jit
+def hidden_difference(x, y, BLOCK: tl.constexpr):
+    v = tl.load(x + tl.arange(0, BLOCK))
+    tl.store(y + tl.arange(0, BLOCK), tl.where(v + 1e-9 > v, v, -v))
+
+
+def test_a_select_follows_the_wide_comparison() -> None:
+    x, y = np.full(128, 1.5, np.float32), np.zeros(128, np.float32)
+    wide = compile_triton(hidden_difference, [x, y], {"BLOCK": 128}).wide((1,), x, y)[1]
+    assert (y == -1.5).all(), "in float32 the small number is lost"
+    assert (wide == 1.5).all()
+
+
+@triton.jit
 def functions(x, y, n, BLOCK: tl.constexpr, WHICH: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     v = tl.load(x + at, mask=at < n, other=0.5)
