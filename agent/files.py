@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from kopt.gpu.errors import EnvironmentLacks
+from kopt.tools.disk import disk_full
 
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _FORBIDDEN = {errno.ENOTDIR, errno.EEXIST, errno.EACCES, errno.EPERM, errno.EROFS}
@@ -76,14 +77,6 @@ def _lacks(error: OSError, path: Path) -> EnvironmentLacks | None:
             "choose a writable folder for runs: KOPT_RUNS=DIR, or `runs` in [tool.kopt]",
         )
     return None
-
-
-def disk_full(path: Path) -> EnvironmentLacks:
-    """The error of a full disk; what was finished before is on disk and stays."""
-    return EnvironmentLacks(
-        f"no space left on the disk while writing {path}",
-        "free some space (kopt runs lists old runs), then continue: kopt optimize --resume RUN",
-    )
 
 
 def database_lacks(error: sqlite3.OperationalError, path: Path) -> EnvironmentLacks | None:

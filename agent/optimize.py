@@ -102,9 +102,11 @@ def run(
         store.stop_writing()
         search.close()
         thread.join(10.0)
+        _remove_work_folder(store)
         _note_end(store, search, RunStatus.INTERRUPTED, "interrupted")
         return document.build(store)
     search.close()
+    _remove_work_folder(store)
     if search.error is not None:
         _note_failure(store, search)
         raise search.error
@@ -224,11 +226,16 @@ def _finish(deps: Deps, state: SearchState) -> None:
 
 
 def _fresh_work_folder(store: RunStore) -> Path:
+    _remove_work_folder(store)
     work = store.folder / "work"
-    shutil.rmtree(work, ignore_errors=True)
     with explained(work):
         work.mkdir()
     return work
+
+
+def _remove_work_folder(store: RunStore) -> None:
+    """Inputs and outputs of every case: hundreds of megabytes that nothing needs afterwards."""
+    shutil.rmtree(store.folder / "work", ignore_errors=True)
 
 
 def _note_end(store: RunStore, search: _Search, status: RunStatus, reason: str) -> None:

@@ -42,7 +42,8 @@ def save(value: Tensors, folder: Path) -> None:
     """Write the value; the folder is made."""
     folder.mkdir(parents=True, exist_ok=True)
     for number, storage in enumerate(value.storages):
-        storage.tofile(folder / f"s{number}.bin")
+        with (folder / f"s{number}.bin").open("wb") as file:  # `tofile` loses the errno
+            file.write(memoryview(np.ascontiguousarray(storage)))
     document = {
         "tree": value.tree,
         "tensors": [asdict(t) for t in value.tensors],

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -157,3 +159,119 @@ def test_verify_says_no_with_exit_code_three(tmp_path: Path) -> None:
     done = kopt("verify", "wrong.py", "--against", "kernel.py", "--json", cwd=tmp_path)
     assert done.returncode == 3, done.stderr
     assert json.loads(done.stdout)["verdict"]["status"] == "mismatch"
+
+
+def mounted(options: str, *args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """The command with runs on a small disk of its own, which ends with it."""
+    disk = cwd / "disk"
+    disk.mkdir(exist_ok=True)
+    mount = f'mount -t tmpfs -o {options} tmpfs "{disk}"'
+    if subprocess.run(["unshare", "-m", "sh", "-c", mount], capture_output=True).returncode:
+        pytest.skip("needs the right to mount a tmpfs")
+    code = "from kopt.cli import main; main()"
+    return subprocess.run(
+        ["unshare", "-m", "sh", "-c", f'{mount} && exec "$@"', "sh", sys.executable, "-c", code,
+         *args],
+        cwd=cwd, capture_output=True, text=True, timeout=240, check=False,
+        env={**os.environ, "XDG_CONFIG_HOME": str(cwd / "home"), "KOPT_RUNS": str(disk / "runs")},
+    )  # fmt: skip
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="mount namespaces are Linux's")
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ("ro", "Read-only"),
+        ("size=4k", "no space left"),
+        ("size=64k", "no space left"),
+        ("size=20m", "no space left"),
+    ],
+)
+def test_disk_that_takes_nothing_more(options: str, says: str, tmp_path: Path) -> None:
+    source = KERNEL + INPUTS.replace("100_000", "8_000_000")
+    (tmp_path / "kernel.py").write_text(source)
+    done = mounted(options, "optimize", "kernel.py", "-q", cwd=tmp_path)
+    assert done.returncode == 5, done.stderr
+    assert says in done.stderr
+    assert len(done.stderr.splitlines()) == 2, "a sentence and what to do"
+
+
+def test_old_runs_do_not_hide_the_others(tmp_path: Path) -> None:
+    old = tmp_path / ".kopt" / "runs" / "old"
+    old.mkdir(parents=True)
+    (old / "run.json").write_text(OLD_RECORD)
+    done = kopt("runs", "--json", cwd=tmp_path)
+    assert done.returncode == 0
+    assert json.loads(done.stdout) == []
+    assert "kopt 0.0.1" in done.stderr
+
+
+def test_workload_that_is_not_there(tmp_path: Path) -> None:
+    (tmp_path / "kernel.py").write_text(KERNEL + INPUTS + "\nWORKLOADS = {'big': {'n': 1 << 20}}")
+    done = kopt("optimize", "kernel.py", "--workload", "bag", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "big" in done.stderr
+
+
+def test_output_never_replaces_the_target(tmp_path: Path) -> None:
+    (tmp_path / "kernel.py").write_text(KERNEL + INPUTS)
+    done = kopt("optimize", "kernel.py", "-o", "./kernel.py", cwd=tmp_path)
+    assert done.returncode == 2
+    assert (tmp_path / "kernel.py").read_text() == KERNEL + INPUTS
+
+
+def test_resume_keeps_what_was_decided(tmp_path: Path) -> None:
+    done = kopt("optimize", "--resume", "last", "--gpu", "a10g", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "--gpu" in done.stderr
+
+
+@pytest.mark.parametrize("debug", ["", "1"])
+def test_internal_error_keeps_its_traceback(debug: str, tmp_path: Path) -> None:
+    """A bug is shown as one sentence; its traceback is in a file, or shown when asked for."""
+    broken = "import kopt.config\nkopt.config.Config = None\nfrom kopt.cli import main\nmain()"
+    done = subprocess.run(
+        [sys.executable, "-c", broken, "runs"],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+        env={**os.environ, "TMPDIR": str(tmp_path), "KOPT_DEBUG": debug},
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "error: internal error: " in done.stderr
+    kept = list(tmp_path.glob("kopt-error-*.txt"))
+    if debug:
+        assert "Traceback" in done.stderr
+        assert not kept
+    else:
+        assert "Traceback" not in done.stderr
+        assert "Traceback" in kept[0].read_text()
+        assert str(kept[0]) in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_run_is_saved_and_resumed(stop: signal.Signals, tmp_path: Path) -> None:
+    (tmp_path / "kernel.py").write_text(KERNEL + INPUTS)
+    process = subprocess.Popen(
+        [sys.executable, "-c", "from kopt.cli import main; main()", "optimize", "kernel.py"],
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
+    records = tmp_path / ".kopt" / "runs"
+    deadline = time.monotonic() + 60
+    while not list(records.glob("*/events.jsonl")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(stop)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    (run,) = records.iterdir()
+    assert f"kopt optimize --resume {run.name}" in err
+    assert "interrupted" in out
+    assert json.loads((run / "run.json").read_text())["status"] == "interrupted"
+    assert not (run / "work").exists()
+    done = kopt("optimize", "--resume", run.name, "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["run_id"] == run.name
+    assert document["status"] in {"no_headroom", "no_gain", "predicted_improved"}
+    again = kopt("optimize", "--resume", run.name, "--json", cwd=tmp_path)
+    assert json.loads(again.stdout) == document, "a finished run has nothing left to do"

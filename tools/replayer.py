@@ -11,6 +11,7 @@ from kopt.gpu.errors import UsageError
 from kopt.gpu.tensor_io import Tensors
 from kopt.gpu.trace import Trace
 from kopt.tools.device_client import Arithmetic, DeviceClient, Replay
+from kopt.tools.disk import full_for
 from kopt.tools.verify import Answer
 
 MUTATED = "mutated"
@@ -34,7 +35,10 @@ class Replayer:
         arithmetic: Arithmetic = "ieee",
         timeout_s: float | None = None,
     ) -> Answer | Replay:
-        """The answer, or the replay that failed."""
+        """The answer, or the replay that failed.
+
+        Raises `EnvironmentLacks` when it failed because the disk is full.
+        """
         trace = read_trace(trace_folder)
         if isinstance(trace, Replay):
             return trace
@@ -49,6 +53,10 @@ class Replayer:
             timeout_s=timeout_s,
         )
         if replay.facts is None:
+            if self.scratch.exists():
+                lacks = full_for(self.scratch, replay.message)
+                if lacks is not None:
+                    raise lacks
             return replay
         outputs = tensor_io.load(self.scratch)
         mutated: Tensors | None = None

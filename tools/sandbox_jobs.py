@@ -11,6 +11,7 @@ from pydantic import JsonValue
 
 from kopt.gpu.errors import EnvironmentLacks, TargetError
 from kopt.sandbox.protocol import Job, Limits, Outcome, OutcomeStatus, Sandbox
+from kopt.tools.disk import disk_full, full_for, is_full
 from kopt.tools.models import Target
 from kopt.tools.verify import innermost_line
 
@@ -43,7 +44,10 @@ class Jobs:
         limits: Limits = TARGET_LIMITS,
         folder: Path | None = None,
     ) -> tuple[Path, Outcome]:
-        """Run a function of the worker's table; what the request leaves out is the target's."""
+        """Run a function of the worker's table; what the request leaves out is the target's.
+
+        Raises `EnvironmentLacks` when it failed because the disk is full.
+        """
         place = folder or self.new_folder()
         home = Path(self.target.file).parent
         whole: dict[str, JsonValue] = {
@@ -62,7 +66,12 @@ class Jobs:
             env={"TRITON_DEFAULT_FP_FUSION": "1"},
             readable=(home, *((inputs,) if inputs.exists() else ())),
         )
-        return place, self.sandbox.run(job)
+        outcome = self.sandbox.run(job)
+        if outcome.status is not OutcomeStatus.OK:
+            lacks = full_for(place, f"{outcome.error} {outcome.detail}")
+            if lacks is not None:
+                raise lacks
+        return place, outcome
 
     def error(self, outcome: Outcome, what: str) -> TargetError | EnvironmentLacks:
         """Why the target itself failed, in one sentence with its own line."""
@@ -73,6 +82,8 @@ class Jobs:
                 f"{name}: {what} does not fit in memory ({outcome.error or outcome.detail})",
                 "use smaller parameters in WORKLOADS",
             )
+        if is_full(self.work, outcome.error):
+            return disk_full(self.work)
         if outcome.status is OutcomeStatus.ERROR:
             line = innermost_line(outcome.traceback)
             message = f"{name} fails{where}: {outcome.error_type}: {outcome.error}"

@@ -96,6 +96,7 @@ def of_refusal(error_type: str) -> VerdictStatus:
         "TimeoutError": VerdictStatus.TIMEOUT,
         "MemoryError": VerdictStatus.CRASH,
         "DeviceDied": VerdictStatus.CRASH,
+        "OSError": VerdictStatus.CRASH,
     }.get(error_type, VerdictStatus.CHEAT)
 
 
