@@ -34,7 +34,8 @@ PATIENCE = 2
 """Rounds of rewrites without progress after which launch parameters get their turn."""
 
 REWRITE_SHARE = 0.65
-"""Of the wall budget; the rest is for launch parameters, which nearly always bring something."""
+"""Of the wall budget, for rewrites of rewrites; the rest is for launch parameters, which nearly
+always bring something."""
 
 CONFIRMATIONS = 3
 """How many winners are judged in full before the run gives up on claiming one."""
@@ -146,7 +147,7 @@ def evaluate(state: Job, runtime: Runtime[Deps]) -> dict[str, object]:
     candidate = deps.store.candidate(state.candidate)
     evaluation = deps.store.evaluation(candidate.id)
     if evaluation is None:
-        if deps.meter.exhausted(_share(state.phase)):
+        if deps.meter.exhausted(_share(state)):
             return {"attempts": []}
         evaluation = _judge(deps, candidate, full=False)
     return {"attempts": [_attempt(state, candidate, evaluation)]}
@@ -281,13 +282,15 @@ def _parents(state: SearchState, phase: Phase) -> list[str]:
 def _phases(deps: Deps, state: SearchState) -> list[Phase]:
     """What to look for now, in order."""
     spent_share = deps.meter.exhausted(REWRITE_SHARE) is not None
-    if state.phase == "tune" or state.stalled >= PATIENCE or spent_share:
+    begun = state.iteration > 0  # a slow start must not cost the rewrites of the target itself
+    if state.phase == "tune" or state.stalled >= PATIENCE or (begun and spent_share):
         return ["tune"]
     return ["rewrite", "tune"]
 
 
-def _share(phase: Phase) -> float:
-    return REWRITE_SHARE if phase == "rewrite" else 1.0
+def _share(job: Job) -> float:
+    """The part of the time that a job may still begin in."""
+    return REWRITE_SHARE if job.phase == "rewrite" and job.depth > 1 else 1.0
 
 
 def _depth(state: SearchState, parent: str) -> int:

@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path
 
 from kopt.agent.document import CandidateRow, RunDocument
-from kopt.agent.wording import headline, microseconds, tally
+from kopt.agent.wording import count, headline, microseconds, tally
 from kopt.tools.models import RunStatus, VerdictStatus
 
 SHOWN = 8
@@ -47,7 +47,9 @@ def render(run: RunDocument) -> str:
     if run.sandbox.lacks:
         sandbox += f" (not contained: {', '.join(run.sandbox.lacks)})"
     lines += [_field("sandbox", sandbox)]
-    lines += [_field("spent", f"{run.spent.wall_s:.1f} s, {run.spent.candidates} evaluations")]
+    lines += [
+        _field("spent", f"{run.spent.wall_s:.1f} s, {count(run.spent.candidates, 'evaluation')}")
+    ]
     lines += ["", *(f"  {command}" for command in next_commands(run))]
     return "\n".join(lines) + "\n"
 

@@ -15,6 +15,11 @@ def microseconds(value: float) -> str:
     return f"{value:.3g} µs"
 
 
+def count(number: int, word: str) -> str:
+    """`1 candidate`, `2 candidates`."""
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"
+
+
 def speedup(best: Best) -> str:
     """`1.84× predicted (1.31–2.40)`; a measured one says so."""
     kind = "measured" if best.provenance is Provenance.MEASURED else "predicted"
@@ -29,12 +34,12 @@ def headline(run: RunDocument) -> str:
         case RunStatus.NO_HEADROOM:
             return f"{run.target.entry} has no headroom: leave it as it is"
         case RunStatus.NO_GAIN:
-            tried = len(run.candidates)
-            return f"no gain that can be claimed, after {tried} candidates"
+            return f"no gain that can be claimed, after {count(len(run.candidates), 'candidate')}"
         case RunStatus.FAILED:
             return f"failed: {run.reason}"
         case RunStatus.INTERRUPTED:
-            return f"interrupted after {len(run.candidates)} candidates; everything is saved"
+            tried = count(len(run.candidates), "candidate")
+            return f"interrupted after {tried}; everything is saved"
         case _:
             return f"{run.status}: {run.reason}".rstrip(": ")
 
@@ -45,4 +50,4 @@ def tally(run: RunDocument) -> str:
     for row in run.candidates:
         counts[row.verdict.status] = counts.get(row.verdict.status, 0) + 1
     parts = [f"{n} {status}" for status, n in sorted(counts.items(), key=lambda i: (-i[1], i[0]))]
-    return f"{len(run.candidates)} candidates" + (f": {', '.join(parts)}" if parts else "")
+    return count(len(run.candidates), "candidate") + (f": {', '.join(parts)}" if parts else "")
