@@ -43,7 +43,7 @@ def save(value: Tensors, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for number, storage in enumerate(value.storages):
         with (folder / f"s{number}.bin").open("wb") as file:  # `tofile` loses the errno
-            file.write(memoryview(np.ascontiguousarray(storage)))
+            file.write(np.ascontiguousarray(storage).data)
     document = {
         "tree": value.tree,
         "tensors": [asdict(t) for t in value.tensors],
